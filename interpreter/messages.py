@@ -1,0 +1,177 @@
+"""Jupyter messages: build requests, read and write the websocket's frames. Pure.
+
+Sources: the messaging spec (jupyter-client.readthedocs.io, "Messaging in Jupyter") and, for the
+frames, Jupyter Server's "WebSocket kernel wire protocols" (``v1.kernel.websocket.jupyter.org`` and
+the legacy JSON form that a server without subprotocols speaks).
+"""
+
+import json
+import struct
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+V1_SUBPROTOCOL = "v1.kernel.websocket.jupyter.org"
+PROTOCOL_VERSION = "5.4"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message from a kernel. ``parent_id`` is empty when the parent header is."""
+
+    channel: str
+    msg_type: str
+    msg_id: str
+    parent_id: str
+    content: Mapping[str, Any]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    buffers: Sequence[bytes | memoryview] = ()
+
+    @property
+    def execution_state(self) -> str | None:
+        """The state that an iopub ``status`` message tells, None for every other message."""
+        if self.msg_type != "status":
+            return None
+        state = self.content.get("execution_state")
+        return state if isinstance(state, str) else None
+
+
+class BadMessageError(ValueError):
+    """A frame that is not a Jupyter message."""
+
+
+def _header(msg_type: str, msg_id: str, client_id: str) -> dict[str, str]:
+    return {
+        "msg_id": msg_id,
+        "msg_type": msg_type,
+        "username": "interpreter",
+        "session": client_id,
+        "date": datetime.now(UTC).isoformat(),
+        "version": PROTOCOL_VERSION,
+    }
+
+
+def new_msg_id() -> str:
+    """A message id that no other client uses."""
+    return uuid.uuid4().hex
+
+
+def execute_request(code: str) -> tuple[str, dict[str, Any]]:
+    """Type and content of an execute request for a cell: history kept, stdin refused."""
+    return "execute_request", {
+        "code": code,
+        "silent": False,
+        "store_history": True,
+        "user_expressions": {},
+        "allow_stdin": False,
+        "stop_on_error": True,
+    }
+
+
+def silent_request(code: str, expressions: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
+    """An execute request that leaves no trace in history; the reply holds the expressions' values."""
+    return "execute_request", {
+        "code": code,
+        "silent": True,
+        "store_history": False,
+        "user_expressions": dict(expressions),
+        "allow_stdin": False,
+        "stop_on_error": False,
+    }
+
+
+def kernel_info_request() -> tuple[str, dict[str, Any]]:
+    """Type and content of the request that any idle kernel answers."""
+    return "kernel_info_request", {}
+
+
+def encode(
+    channel: str, msg_type: str, content: Mapping[str, Any], *, msg_id: str, client_id: str, v1: bool
+) -> bytes | str:
+    """The websocket frame of a request: v1 binary, or legacy JSON text."""
+    header = _header(msg_type, msg_id, client_id)
+    if not v1:
+        return json.dumps(
+            {
+                "channel": channel,
+                "header": header,
+                "parent_header": {},
+                "metadata": {},
+                "content": content,
+                "buffers": [],
+            }
+        )
+    parts = [channel.encode(), json.dumps(header).encode(), b"{}", b"{}", json.dumps(content).encode()]
+    return _join(parts)
+
+
+def _join(parts: Sequence[bytes]) -> bytes:
+    """v1 framing: number of offsets, the offsets (u64, little endian), then the parts."""
+    count = len(parts) + 1
+    offsets = [8 * (count + 1)]
+    for part in parts:
+        offsets.append(offsets[-1] + len(part))
+    return struct.pack(f"<{count + 1}Q", count, *offsets) + b"".join(parts)
+
+
+def decode(frame: bytes | str, *, v1: bool) -> Message:
+    """The message of a websocket frame.
+
+    Raises BadMessageError for anything that is not one.
+    """
+    try:
+        if isinstance(frame, bytes) and v1:
+            return _decode_v1(frame)
+        if isinstance(frame, bytes):
+            return _decode_legacy_binary(frame)
+        return _from_dict(json.loads(frame), ())
+    except BadMessageError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, struct.error, RecursionError) as error:
+        raise BadMessageError("not a Jupyter message") from error
+
+
+def _decode_v1(frame: bytes) -> Message:
+    (count,) = struct.unpack_from("<Q", frame)
+    if not 6 <= count <= 4096:
+        raise BadMessageError("wrong number of parts")
+    offsets = struct.unpack_from(f"<{count}Q", frame, 8)
+    view = memoryview(frame)
+    parts = [view[start:end] for start, end in zip(offsets, offsets[1:], strict=False)]
+    header, parent, metadata, content = (json.loads(bytes(p)) for p in parts[1:5])
+    data = {
+        "channel": bytes(parts[0]).decode(),
+        "header": header,
+        "parent_header": parent,
+        "metadata": metadata,
+        "content": content,
+    }
+    return _from_dict(data, parts[5:])
+
+
+def _decode_legacy_binary(frame: bytes) -> Message:
+    """Legacy frame with buffers: number of parts and offsets as u32, big endian; part 0 is the JSON."""
+    (count,) = struct.unpack_from("!I", frame)
+    offsets = [*struct.unpack_from(f"!{count}I", frame, 4), len(frame)]
+    view = memoryview(frame)
+    parts = [view[start:end] for start, end in zip(offsets, offsets[1:], strict=False)]
+    return _from_dict(json.loads(bytes(parts[0])), parts[1:])
+
+
+def _from_dict(data: Mapping[str, Any], buffers: Sequence[memoryview]) -> Message:
+    header, parent, content = data["header"], data.get("parent_header") or {}, data.get("content")
+    metadata = data.get("metadata")
+    msg_type = header["msg_type"]
+    if not isinstance(msg_type, str) or not isinstance(content, dict):
+        raise BadMessageError("no message type or content")
+    return Message(
+        channel=str(data.get("channel") or "iopub"),
+        msg_type=msg_type,
+        msg_id=str(header.get("msg_id") or ""),
+        parent_id=str(parent.get("msg_id") or ""),
+        content=content,
+        metadata=metadata if isinstance(metadata, dict) else {},
+        buffers=buffers,
+    )

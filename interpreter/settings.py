@@ -1,0 +1,125 @@
+"""The one table of settings.
+
+Each field of `Settings` is a row: its type, its default, the environment variable that sets it and
+the help text. The command line, the configuration file's traits, ``docs/configuration.md`` and the
+tests are made from it, so a setting is added here and nowhere else.
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+ENV_PREFIX = "INTERPRETER_"
+
+
+def _option(default: Any, help: str, *, secret: bool = False, choices: tuple[str, ...] = ()) -> Any:
+    return field(default=default, metadata={"help": help, "secret": secret, "choices": choices})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings, checked by `validate`. Seconds, bytes and counts as the names say."""
+
+    # Where the service listens
+    ip: str = _option(
+        "127.0.0.1", "Address to listen on. Anything but loopback needs a token that was set or stored."
+    )
+    port: int = _option(8889, "Port to listen on; 0 takes a free one.")
+    token: str = _option(
+        "", "An admin token. When empty, one is made at first start and printed.", secret=True
+    )
+    certfile: str = _option("", "TLS certificate (PEM) to serve https with.")
+    keyfile: str = _option("", "Private key (PEM) of `certfile`.")
+
+    # The kernel gateway
+    gateway_url: str = _option(
+        "",
+        "URL of a Kernel Gateway or Jupyter Server, base path included. Empty: the service starts one of its own.",
+    )
+    gateway_auth: str = _option(
+        "token", "How the gateway wants to be asked.", choices=("none", "token", "password")
+    )
+    gateway_token: str = _option("", "The gateway's token, for `gateway_auth = token`.", secret=True)
+    gateway_password: str = _option(
+        "", "The Jupyter Server's password, for `gateway_auth = password`.", secret=True
+    )
+    gateway_ca_file: str = _option(
+        "", "CA certificates (PEM) that vouch for the gateway; empty: the system's."
+    )
+    gateway_client_cert: str = _option("", "Client certificate (PEM) to show to the gateway.")
+    gateway_client_key: str = _option("", "Private key (PEM) of `gateway_client_cert`.")
+    gateway_validate_cert: bool = _option(True, "Whether the gateway's TLS certificate is checked.")
+    gateway_connect_timeout: float = _option(5.0, "Seconds to wait for a connection to the gateway.")
+    gateway_request_timeout: float = _option(30.0, "Seconds to wait for one answer of the gateway.")
+    gateway_workspace_dir: str = _option(
+        "",
+        "Where the workspaces are on the disk of a gateway that shares it with the service; empty: it does not (the embedded gateway always does).",
+    )
+
+    # Kernels
+    kernel_name: str = _option("python3", "Kernelspec of sessions that name none.")
+    kernel_env_dir: str = _option(
+        "",
+        "Python environment of the embedded gateway's kernels; empty: `.venv-kernel` beside the project when it is there, else the service's own.",
+    )
+    kernel_start_timeout: float = _option(60.0, "Seconds in which a kernel must answer after its start.")
+    pool_size: int = _option(0, "Kernels kept ready per kernelspec in use; 0 keeps none.")
+
+    # Sessions
+    max_sessions: int = _option(100, "Sessions that may be alive at once.")
+    max_sessions_per_token: int = _option(
+        0, "Sessions that one token may have alive at once; 0: `max_sessions` alone counts."
+    )
+    cull_idle_timeout: float = _option(3600.0, "Seconds after which an idle session ends.")
+    cull_interval: float = _option(30.0, "Seconds between two looks for idle sessions.")
+    max_queued_runs: int = _option(32, "Runs that may wait in one session.")
+
+    # Runs
+    execute_timeout: float = _option(120.0, "Seconds that one run may take when it asks for nothing else.")
+    max_execute_timeout: float = _option(3600.0, "The most seconds that a run may ask for.")
+    interrupt_grace: float = _option(
+        5.0, "Seconds between the interrupt of a run and the restart of its kernel."
+    )
+    keepalive_interval: float = _option(
+        10.0, "Seconds of silence after which an event stream sends a comment."
+    )
+
+    # Limits
+    max_body_bytes: int = _option(10 * 1024**2, "Largest JSON body of a request.")
+    max_code_bytes: int = _option(1024**2, "Largest code of one run, as UTF-8.")
+    max_output_bytes: int = _option(
+        1024**2, "Text kept of one stream (stdout or stderr) of a run: its head and its tail."
+    )
+    max_mime_bytes: int = _option(8 * 1024**2, "Largest value of one MIME type in an output.")
+    max_display_bytes: int = _option(16 * 1024**2, "Sum of all MIME values kept of one run.")
+    max_outputs: int = _option(500, "Outputs kept of one run.")
+    max_model_text_bytes: int = _option(16 * 1024, "Longest text that a tool message shows to a model.")
+    max_file_bytes: int = _option(1024**3, "Largest file that can be uploaded.")
+    max_workspace_bytes: int = _option(4 * 1024**3, "Sum of the files of one session.")
+    rate_limit: int = _option(0, "Requests per minute and token; 0: no limit.")
+
+    # State
+    record_dir: str = _option("notebooks", "Folder of the record: a journal and a notebook per session.")
+    state_dir: str = _option(
+        "", "Folder of keys, tokens, workspaces and runtime files; empty: below Jupyter's data directory."
+    )
+    store_url: str = _option("", "SQLAlchemy URL of the store; empty: SQLite in `state_dir`.", secret=True)
+
+    # Operation
+    shutdown_timeout: float = _option(10.0, "Seconds that a stop may take to end runs and kernels.")
+    log_level: str = _option(
+        "INFO", "Least severe level that is logged.", choices=("DEBUG", "INFO", "WARNING", "ERROR")
+    )
+    log_format: str = _option(
+        "text", "One line of text or one JSON object per log record.", choices=("text", "json")
+    )
+
+
+def options() -> tuple[dataclasses.Field[Any], ...]:
+    """The rows of the table, in order."""
+    return dataclasses.fields(Settings)
+
+
+def env_name(name: str) -> str:
+    """The environment variable of a setting: ``execute_timeout`` → ``INTERPRETER_EXECUTE_TIMEOUT``."""
+    return ENV_PREFIX + name.upper()
