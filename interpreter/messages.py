@@ -5,6 +5,7 @@ frames, Jupyter Server's "WebSocket kernel wire protocols" (``v1.kernel.websocke
 the legacy JSON form that a server without subprotocols speaks).
 """
 
+import itertools
 import json
 import struct
 import uuid
@@ -59,14 +60,18 @@ def new_msg_id() -> str:
 
 
 def execute_request(code: str) -> tuple[str, dict[str, Any]]:
-    """Type and content of an execute request for a cell: history kept, stdin refused."""
+    """Type and content of an execute request for a cell: history kept, stdin refused.
+
+    ``stop_on_error`` is off: runs are queued here, not in the kernel, and with it on a kernel may
+    abort the next request that arrives right after an error.
+    """
     return "execute_request", {
         "code": code,
         "silent": False,
         "store_history": True,
         "user_expressions": {},
         "allow_stdin": False,
-        "stop_on_error": True,
+        "stop_on_error": False,
     }
 
 
@@ -129,7 +134,7 @@ def decode(frame: bytes | str, *, v1: bool) -> Message:
         return _from_dict(json.loads(frame), ())
     except BadMessageError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError, struct.error, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, struct.error, RecursionError) as error:
         raise BadMessageError("not a Jupyter message") from error
 
 
@@ -139,7 +144,7 @@ def _decode_v1(frame: bytes) -> Message:
         raise BadMessageError("wrong number of parts")
     offsets = struct.unpack_from(f"<{count}Q", frame, 8)
     view = memoryview(frame)
-    parts = [view[start:end] for start, end in zip(offsets, offsets[1:], strict=False)]
+    parts = [view[start:end] for start, end in itertools.pairwise(offsets)]
     header, parent, metadata, content = (json.loads(bytes(p)) for p in parts[1:5])
     data = {
         "channel": bytes(parts[0]).decode(),
@@ -156,7 +161,7 @@ def _decode_legacy_binary(frame: bytes) -> Message:
     (count,) = struct.unpack_from("!I", frame)
     offsets = [*struct.unpack_from(f"!{count}I", frame, 4), len(frame)]
     view = memoryview(frame)
-    parts = [view[start:end] for start, end in zip(offsets, offsets[1:], strict=False)]
+    parts = [view[start:end] for start, end in itertools.pairwise(offsets)]
     return _from_dict(json.loads(bytes(parts[0])), parts[1:])
 
 

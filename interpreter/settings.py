@@ -9,6 +9,8 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
+from interpreter.errors import SettingsError
+
 ENV_PREFIX = "INTERPRETER_"
 
 
@@ -51,9 +53,9 @@ class Settings:
     gateway_validate_cert: bool = _option(True, "Whether the gateway's TLS certificate is checked.")
     gateway_connect_timeout: float = _option(5.0, "Seconds to wait for a connection to the gateway.")
     gateway_request_timeout: float = _option(30.0, "Seconds to wait for one answer of the gateway.")
-    gateway_workspace_dir: str = _option(
+    gateway_workspace_path: str = _option(
         "",
-        "Where the workspaces are on the disk of a gateway that shares it with the service; empty: it does not (the embedded gateway always does).",
+        "Path of the service's workspaces below the root folder of a gateway that shares its disk; empty: it does not (the embedded gateway always does).",
     )
 
     # Kernels
@@ -110,9 +112,7 @@ class Settings:
     log_level: str = _option(
         "INFO", "Least severe level that is logged.", choices=("DEBUG", "INFO", "WARNING", "ERROR")
     )
-    log_format: str = _option(
-        "text", "One line of text or one JSON object per log record.", choices=("text", "json")
-    )
+    log_json: bool = _option(False, "Whether log lines are JSON objects instead of text.")
 
 
 def options() -> tuple[dataclasses.Field[Any], ...]:
@@ -123,3 +123,32 @@ def options() -> tuple[dataclasses.Field[Any], ...]:
 def env_name(name: str) -> str:
     """The environment variable of a setting: ``execute_timeout`` → ``INTERPRETER_EXECUTE_TIMEOUT``."""
     return ENV_PREFIX + name.upper()
+
+
+def validate(settings: Settings) -> None:
+    """Raise SettingsError, with one sentence that names the setting, for a value that can't work."""
+    for option in options():
+        value, name = getattr(settings, option.name), option.name
+        if option.metadata["choices"] and value not in option.metadata["choices"]:
+            raise SettingsError(f"{name} must be one of: {', '.join(option.metadata['choices'])}.")
+        if isinstance(value, bool):
+            continue
+        if isinstance(value, (int, float)) and not (0 <= value < float("inf")):
+            raise SettingsError(f"{name} must be a finite number that is not negative.")
+        if value == 0 and (name.endswith("timeout") or name in _POSITIVE):
+            raise SettingsError(f"{name} must be greater than 0.")
+    if settings.port > 65535:
+        raise SettingsError("port must be between 0 and 65535.")
+    if settings.execute_timeout > settings.max_execute_timeout:
+        raise SettingsError("execute_timeout must not be greater than max_execute_timeout.")
+    if settings.keepalive_interval > 10:
+        raise SettingsError("keepalive_interval must be at most 10 seconds.")
+    if bool(settings.certfile) != bool(settings.keyfile):
+        raise SettingsError("certfile and keyfile must be set together.")
+
+
+_POSITIVE = frozenset(
+    ("max_sessions", "cull_interval", "interrupt_grace", "keepalive_interval", "max_body_bytes")
+    + ("max_code_bytes", "max_output_bytes", "max_mime_bytes", "max_display_bytes", "max_outputs")
+    + ("max_model_text_bytes", "max_file_bytes", "max_workspace_bytes", "max_queued_runs")
+)

@@ -1,0 +1,1 @@
+"""Measurements: raw ZeroMQ as the baseline, and the service beside it."""

@@ -1,0 +1,1 @@
+"""The native REST interface: every route of the HTTP contract, and the base handler of all others."""

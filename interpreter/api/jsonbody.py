@@ -1,0 +1,82 @@
+"""Strict JSON (RFC 8259): UTF-8, no duplicate names, only finite numbers. Pure."""
+
+import json
+import math
+from typing import Any, NoReturn
+
+from ..errors import InvalidRequestError
+
+
+def parse_json(body: bytes) -> Any:
+    """The value of a body; InvalidRequestError says what is malformed."""
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError("The body is not UTF-8; encode the JSON as UTF-8.") from error
+    try:
+        return _DECODER.decode(text)
+    except json.JSONDecodeError as error:
+        raise InvalidRequestError(
+            f"The body is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}."
+        ) from error
+    except ValueError as error:  # an integer with more digits than Python reads
+        raise InvalidRequestError("The body holds a number with too many digits.") from error
+    except RecursionError as error:
+        raise InvalidRequestError("The body is nested too deeply.") from error
+
+
+def dump_json(value: Any) -> bytes:
+    """UTF-8 JSON on one line. Text with lone surrogates, which UTF-8 can't hold, is escaped."""
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=(",", ":")).encode()
+
+
+def has_surrogate(text: str) -> bool:
+    """Whether the text has a surrogate without its partner, so that no UTF-8 can hold it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def find_surrogate(value: Any, path: tuple[str, ...] = ()) -> tuple[str, ...] | None:
+    """Where the first text (or name) with a lone surrogate is; None when there is none."""
+    if isinstance(value, str):
+        return path if has_surrogate(value) else None
+    if isinstance(value, dict):
+        for name, item in value.items():
+            if has_surrogate(name):
+                return path
+            if (found := find_surrogate(item, (*path, name))) is not None:
+                return found
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            if (found := find_surrogate(item, (*path, str(index)))) is not None:
+                return found
+    return None
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise InvalidRequestError(f"The body is not valid JSON: {name} is not a JSON number.")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise InvalidRequestError("The body holds a number that is out of range.")
+    return number
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        seen: set[str] = set()
+        name = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise InvalidRequestError(f"The field {name[:100]!r} is given twice; give it once.", param=name[:100])
+    return value
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_unique)

@@ -1,0 +1,215 @@
+"""Runs: submit, wait for, stream, look at, cancel."""
+
+import asyncio
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..errors import InvalidRequestError, TooLargeError
+from ..models import Run, RunRequest
+from .base import BaseHandler
+from .jsonbody import has_surrogate
+from .operations import Access, Answer, Operation, json_answer
+from .paging import page_of
+from .sse import EVENT_STREAM, send_events, wants_events
+
+if TYPE_CHECKING:
+    from ..runs import ActiveRun
+
+_TAG = "Runs"
+_RUN = json_answer("The run.", "Run")
+_GONE = "the client went away"
+_IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}")
+_EVENTS = Answer("The run's events, the last of which is `run.completed`.", {EVENT_STREAM: None})
+_ANSWERS = {
+    200: Answer("The run, when it has ended; or its events.", {"application/json": "Run", EVENT_STREAM: None}),
+    202: json_answer("The run, which goes on in the background.", "Run"),
+}
+_HOW = (
+    "Code that raises, times out or is interrupted is a normal answer with that `status`. With `stream`, or "
+    "`Accept: text/event-stream`, the answer is a stream of events. A client that goes away cancels its run "
+    "unless `background` is set. An `Idempotency-Key` makes a repeated request give the same run."
+)
+
+
+def check_code(code: str, max_bytes: int) -> None:
+    """TooLargeError or InvalidRequestError unless the code can be run."""
+    if has_surrogate(code):
+        raise InvalidRequestError("`code` has half of a surrogate pair; send valid Unicode.", param="code")
+    if len(code.encode()) > max_bytes:
+        raise TooLargeError(f"`code` is over the limit of {max_bytes} bytes; split it up.", param="code")
+
+
+class RunAnswers(BaseHandler):
+    """What handlers share that run code for a client that waits."""
+
+    def read_run(self) -> tuple[RunRequest, Mapping[str, Any]]:
+        """The run that the body asks for, and the body."""
+        body = self.read_json()
+        check_code(body["code"], self.settings_.max_code_bytes)
+        request = RunRequest(
+            code=body["code"],
+            timeout=body.get("timeout"),
+            tool_call_id=body.get("tool_call_id"),
+            background=body.get("background", False),
+            idempotency_key=self._idempotency_key(),
+        )
+        return request, body
+
+    async def wait_for(self, active: "ActiveRun") -> Run:
+        """The ended run; a client that goes away cancels it."""
+        try:
+            return await active.wait()
+        except asyncio.CancelledError:
+            await self._cancel(active)
+            raise
+
+    async def answer(self, active: "ActiveRun", request: RunRequest, body: Mapping[str, Any]) -> None:
+        """Answer as the client asked: the ended run, its events, or the run as it stands."""
+        if body.get("stream", wants_events(self.request.headers.get("Accept", ""))):
+            await self._stream(active, request)
+        elif request.background:
+            self.set_header("Location", f"/v1/runs/{active.run.id}")
+            self.reply(active.run.as_json(), 202)
+        else:
+            self.reply((await self.wait_for(active)).as_json())
+
+    async def _stream(self, active: "ActiveRun", request: RunRequest) -> None:
+        ended = False
+        try:
+            await send_events(self, active.events(), self.settings_.keepalive_interval)
+            ended = True
+        finally:
+            if not ended and not request.background:
+                await self._cancel(active)
+
+    async def _cancel(self, active: "ActiveRun") -> None:
+        await self.services.runs.cancel(self.principal, active.run.id, reason=_GONE)
+
+    def _idempotency_key(self) -> str | None:
+        key = self.request.headers.get("Idempotency-Key")
+        if key is not None and not _IDEMPOTENCY_KEY.fullmatch(key):
+            raise InvalidRequestError(
+                "The Idempotency-Key must be 1 to 255 visible ASCII characters.", param="Idempotency-Key"
+            )
+        return key
+
+
+class SessionRunsHandler(RunAnswers):
+    """``/v1/sessions/{session_id}/runs``"""
+
+    operations: ClassVar = {
+        "POST": Operation(
+            "createRun",
+            "Run code in a session",
+            _TAG,
+            _ANSWERS,
+            Access.RUN,
+            _HOW,
+            body="RunCreate",
+            body_required=True,
+            headers=("Idempotency-Key",),
+        ),
+        "GET": Operation(
+            "listRuns",
+            "List a session's runs",
+            _TAG,
+            {200: json_answer("The runs.", "RunList")},
+            query="ListQuery",
+        ),
+    }
+
+    async def do_post(self, session_id: str) -> None:
+        request, body = self.read_run()
+        session = self.services.sessions.get(self.principal, self.session_id_of(session_id))
+        await self.answer(await self.services.runs.submit(self.principal, session, request), request, body)
+
+    async def do_get(self, session_id: str) -> None:
+        query = self.read_query()
+        runs = await self.services.runs.list(self.principal, self.session_id_of(session_id))
+        newest_first = sorted(runs, key=lambda run: run.number, reverse=True)
+        self.reply(page_of(newest_first, query, id_of=lambda run: run.id, show=Run.as_json))
+
+
+class OneOffRunsHandler(RunAnswers):
+    """``/v1/runs``"""
+
+    operations: ClassVar = {
+        "POST": Operation(
+            "createOneOffRun",
+            "Run code in a fresh kernel",
+            _TAG,
+            _ANSWERS,
+            Access.RUN,
+            f"The kernel is discarded after the run; nothing persists to the next. {_HOW}",
+            body="OneOffRunCreate",
+            body_required=True,
+            headers=("Idempotency-Key",),
+        )
+    }
+
+    async def do_post(self) -> None:
+        request, body = self.read_run()
+        kernel_name = body.get("kernel_name")
+        active = await self.services.runs.submit_one_off(self.principal, request, kernel_name=kernel_name)
+        await self.answer(active, request, body)
+
+
+class RunHandler(BaseHandler):
+    """``/v1/runs/{run_id}``"""
+
+    operations: ClassVar = {"GET": Operation("getRun", "Look at a run", _TAG, {200: _RUN})}
+
+    async def do_get(self, run_id: str) -> None:
+        self.reply((await self.services.runs.get(self.principal, self.run_id_of(run_id))).as_json())
+
+
+class CancelHandler(BaseHandler):
+    """``/v1/runs/{run_id}/cancel``"""
+
+    operations: ClassVar = {
+        "POST": Operation(
+            "cancelRun",
+            "Cancel a run",
+            _TAG,
+            {200: _RUN},
+            Access.RUN,
+            "A run that has ended stays as it is.",
+            body="Empty",
+        )
+    }
+
+    async def do_post(self, run_id: str) -> None:
+        self.read_json()
+        run = await self.services.runs.cancel(self.principal, self.run_id_of(run_id))
+        self.reply(run.as_json())
+
+
+class RunEventsHandler(BaseHandler):
+    """``/v1/runs/{run_id}/events``"""
+
+    operations: ClassVar = {
+        "GET": Operation(
+            "streamRunEvents",
+            "Stream a run's events",
+            _TAG,
+            {200: _EVENTS},
+            description="From the event after `after` (or `Last-Event-ID`) on: how a client reconnects.",
+            query="EventsQuery",
+            headers=("Last-Event-ID",),
+        )
+    }
+
+    async def do_get(self, run_id: str) -> None:
+        after = self.read_query().get("after", self._last_event_id())
+        events = await self.services.runs.events(self.principal, self.run_id_of(run_id), after)
+        if self.request.method == "HEAD":
+            self.set_header("Content-Type", EVENT_STREAM)
+            return
+        await send_events(self, events, self.settings_.keepalive_interval)
+
+    def _last_event_id(self) -> int:
+        text = self.request.headers.get("Last-Event-ID", "0")
+        if not (text.isascii() and text.isdecimal() and len(text) <= 15):
+            raise InvalidRequestError("Last-Event-ID must be the id of an event.", param="Last-Event-ID")
+        return int(text)

@@ -1,0 +1,317 @@
+"""The JSON schemas (Draft 2020-12) of requests and responses: one table that validates and documents.
+
+`Schemas.components` is what ``/openapi.json`` publishes, and `Schemas.validate` checks input with
+the very same objects.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jsonschema import Draft202012Validator
+
+from ..models import JSON, RunStatus, SessionStatus
+from ..settings import Settings
+from ..toolcalls import Dialect
+from .paging import DEFAULT_LIMIT, MAX_LIMIT
+from .validation import check
+
+NETWORKS = ("none", "allowlist", "full")
+_MAX_IDLE = 365 * 86400
+_METADATA = {
+    "type": ["object", "null"],
+    "maxProperties": 16,
+    "propertyNames": {"maxLength": 64},
+    "additionalProperties": {"type": "string", "maxLength": 512},
+    "description": "Up to 16 texts of your own (keys of up to 64, values of up to 512 characters).",
+}
+_TIME = {"type": "string", "format": "date-time"}
+_MAYBE_TIME = {"type": ["string", "null"], "format": "date-time"}
+_TEXT = {"type": "string"}
+_MAYBE_TEXT = {"type": ["string", "null"]}
+_COUNT = {"type": "integer", "minimum": 0}
+_FLAG = {"type": "boolean"}
+
+
+def _ref(name: str) -> JSON:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _open(properties: JSON, *, optional: tuple[str, ...] = ()) -> JSON:
+    """A response: clients must accept more fields than these."""
+    required = [name for name in properties if name not in optional]
+    return {"type": "object", "required": required, "properties": properties}
+
+
+def _closed(properties: JSON, *, required: tuple[str, ...] = ()) -> JSON:
+    """A request: nothing but these fields."""
+    return {
+        "type": "object",
+        "required": list(required),
+        "additionalProperties": False,
+        "properties": properties,
+    }
+
+
+def _list_of(name: str) -> JSON:
+    return _open(
+        {
+            "data": {"type": "array", "items": _ref(name)},
+            "has_more": {"type": "boolean", "description": "Whether more follow after `last_id`."},
+            "first_id": _MAYBE_TEXT,
+            "last_id": _MAYBE_TEXT,
+        }
+    )
+
+
+def _requests(settings: Settings) -> dict[str, JSON]:
+    timeout = {
+        "type": ["number", "null"],
+        "exclusiveMinimum": 0,
+        "maximum": settings.max_execute_timeout,
+        "description": "Seconds that a run may take.",
+    }
+    kernel_name = {
+        "type": ["string", "null"],
+        "minLength": 1,
+        "maxLength": 200,
+        "description": f"A kernelspec's name; `{settings.kernel_name}` when absent.",
+    }
+    run = {
+        "code": {"type": "string", "description": f"At most {settings.max_code_bytes} bytes of UTF-8."},
+        "timeout": timeout,
+        "tool_call_id": {"type": ["string", "null"], "maxLength": 256},
+        "stream": {"type": ["boolean", "null"], "description": "Answer with server-sent events."},
+        "background": {
+            "type": ["boolean", "null"],
+            "description": "Answer at once, and go on when the client leaves.",
+        },
+    }
+    return {
+        "Empty": _closed({}),
+        "SessionCreate": _closed(
+            {
+                "kernel_name": kernel_name,
+                "timeout": timeout,
+                "idle_timeout": {
+                    "type": ["number", "null"],
+                    "exclusiveMinimum": 0,
+                    "maximum": _MAX_IDLE,
+                    "description": "Seconds without a run after which the session ends.",
+                },
+                "metadata": _METADATA,
+                "network": {"enum": [*NETWORKS, None], "description": "What the kernel may reach."},
+            }
+        ),
+        "RunCreate": _closed(run, required=("code",)),
+        "OneOffRunCreate": _closed({**run, "kernel_name": kernel_name}, required=("code",)),
+        "ToolCallsCreate": _closed(
+            {
+                "session_id": {**_MAYBE_TEXT, "description": "A session is made when absent."},
+                "tool_calls": {
+                    "type": ["array", "object"],
+                    "description": "One call or a list, as the model's API gave them.",
+                },
+                "stateless": {"type": ["boolean", "null"], "description": "Each call in a fresh kernel."},
+            },
+            required=("tool_calls",),
+        ),
+        "TokenCreate": _closed(
+            {
+                "name": {"type": "string", "minLength": 1, "maxLength": 100},
+                "role": {"enum": ["run", "review", "admin"]},
+                "expires_at": {**_MAYBE_TIME, "description": "A future time with its offset from UTC."},
+            },
+            required=("name", "role"),
+        ),
+    }
+
+
+def _queries() -> dict[str, JSON]:
+    paging = {
+        "limit": {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT},
+        "after": {"type": "string", "minLength": 1, "description": "The id that the last page ended with."},
+        "order": {"enum": ["asc", "desc"], "default": "desc", "description": "By creation time."},
+    }
+    return {
+        "ListQuery": _closed(paging),
+        "NotebooksQuery": _closed(
+            {
+                **paging,
+                "session_id": _TEXT,
+                "q": {"type": "string", "maxLength": 1000, "description": "Text in code or outputs."},
+                "status": {"enum": [s.value for s in RunStatus], "description": "A run ended like this."},
+                "since": {**_TIME, "description": "Active at or after this time."},
+                "until": {**_TIME, "description": "Made at or before this time."},
+                "kernel_name": _TEXT,
+            }
+        ),
+        "ToolsQuery": _closed(
+            {"dialect": {"enum": [d.value for d in Dialect], "default": Dialect("openai-chat").value}}
+        ),
+        "EventsQuery": _closed(
+            {"after": {"type": "integer", "minimum": 0, "description": "The last event that was seen."}}
+        ),
+    }
+
+
+def _session_responses() -> dict[str, JSON]:
+    return {
+        "Session": _open(
+            {
+                "id": _TEXT,
+                "kernel_name": _TEXT,
+                "status": {"enum": [s.value for s in SessionStatus]},
+                "created_at": _TIME,
+                "last_activity_at": _TIME,
+                "expires_at": _TIME,
+                "run_count": _COUNT,
+                "metadata": {"type": "object", "additionalProperties": _TEXT},
+                "timeout": {"type": "number"},
+                "idle_timeout": {"type": "number"},
+                "network": _MAYBE_TEXT,
+                "notebook_url": _TEXT,
+            }
+        ),
+        "SessionList": _list_of("Session"),
+        "Kernelspecs": _open(
+            {
+                "default": _TEXT,
+                "kernelspecs": {
+                    "type": "object",
+                    "additionalProperties": _open({"display_name": _TEXT, "language": _TEXT}),
+                },
+            }
+        ),
+    }
+
+
+def _run_responses() -> dict[str, JSON]:
+    return {
+        "RunError": _open(
+            {
+                "ename": _TEXT,
+                "evalue": _TEXT,
+                "traceback": {"type": "array", "items": _TEXT},
+                "line": {"type": ["integer", "null"]},
+            }
+        ),
+        "File": _open(
+            {"path": _TEXT, "size": _COUNT, "mime_type": _TEXT, "url": _TEXT, "change": _TEXT},
+            optional=("change",),
+        ),
+        "Run": _open(
+            {
+                "id": _TEXT,
+                "session_id": _TEXT,
+                "status": {"enum": [s.value for s in RunStatus]},
+                "code": _TEXT,
+                "execution_count": {"type": ["integer", "null"]},
+                "outputs": {
+                    "type": "array",
+                    "items": {"type": "object"},
+                    "description": "nbformat 4.5 outputs; a multi-line value is one string.",
+                },
+                "stdout": _TEXT,
+                "stderr": _TEXT,
+                "result": _MAYBE_TEXT,
+                "error": {"anyOf": [_ref("RunError"), {"type": "null"}]},
+                "files": {"type": "array", "items": _ref("File")},
+                "truncated": _FLAG,
+                "dropped_bytes": _COUNT,
+                "kernel_restarted": _FLAG,
+                "recorded": {"type": "boolean", "description": "Whether the record holds the outcome."},
+                "notices": {"type": "array", "items": _TEXT},
+                "created_at": _TIME,
+                "started_at": _MAYBE_TIME,
+                "ended_at": _MAYBE_TIME,
+                "duration_ms": {"type": ["integer", "null"]},
+                "tool_call_id": _MAYBE_TEXT,
+                "notebook_url": _TEXT,
+            }
+        ),
+        "RunList": _list_of("Run"),
+        "ToolDefinitions": {"description": "What the dialect's API takes as `tools`."},
+        "ToolCallsAnswer": _open(
+            {
+                "session_id": _MAYBE_TEXT,
+                "messages": {"type": "array", "items": {"type": "object"}},
+                "runs": {"type": "array", "items": _ref("Run")},
+            }
+        ),
+    }
+
+
+def _other_responses() -> dict[str, JSON]:
+    token = {
+        "id": _TEXT,
+        "name": _TEXT,
+        "role": {"enum": ["run", "review", "admin"]},
+        "created_at": _TIME,
+        "expires_at": _MAYBE_TIME,
+        "last_used_at": _MAYBE_TIME,
+    }
+    return {
+        "Notebook": _open(
+            {
+                "id": _TEXT,
+                "session_id": _TEXT,
+                "owner_id": _TEXT,
+                "owner_name": _TEXT,
+                "kernel_name": _TEXT,
+                "created_at": _TIME,
+                "last_activity_at": _TIME,
+                "ended_reason": _MAYBE_TEXT,
+                "run_count": _COUNT,
+                "statuses": {"type": "array", "items": _TEXT},
+                "one_off": _FLAG,
+                "metadata": {"type": "object", "additionalProperties": _TEXT},
+                "notebook_url": _TEXT,
+            }
+        ),
+        "NotebookList": _list_of("Notebook"),
+        "NotebookFile": {"type": "object", "description": "A notebook of nbformat 4.5."},
+        "Verification": _open({"valid": _FLAG, "runs": _COUNT, "problems": {"type": "array", "items": _TEXT}}),
+        "Token": _open(token),
+        "TokenWithSecret": _open({**token, "token": {"type": "string", "description": "Shown this once."}}),
+        "TokenList": _list_of("Token"),
+        "Health": _open({"status": _TEXT}),
+        "Readiness": _open(
+            {
+                "status": {"enum": ["ok", "unavailable"]},
+                "checks": {"type": "object", "additionalProperties": _open({"ok": _FLAG, "detail": _TEXT})},
+            }
+        ),
+        "OpenAPI": {"type": "object"},
+        "Error": _open(
+            {
+                "error": _open(
+                    {"type": _TEXT, "message": _TEXT, "param": _MAYBE_TEXT, "code": _MAYBE_TEXT}
+                ),
+                "message": _TEXT,
+                "request_id": _TEXT,
+            }
+        ),
+    }
+
+
+class Schemas:
+    """All schemas under the bounds of the settings, by name."""
+
+    def __init__(self, settings: Settings) -> None:
+        inputs = {**_requests(settings), **_queries()}
+        self.components: Mapping[str, JSON] = {
+            **inputs,
+            **_session_responses(),
+            **_run_responses(),
+            **_other_responses(),
+        }
+        self._validators = {name: Draft202012Validator(self.components[name]) for name in inputs}
+
+    def validate(self, name: str, value: Any) -> None:
+        """InvalidRequestError, with ``param`` naming the field, unless the value fits the schema."""
+        check(self._validators[name], value)
+
+    def properties(self, name: str) -> Mapping[str, JSON]:
+        """The fields of a schema."""
+        fields: Mapping[str, JSON] = self.components[name]["properties"]
+        return fields

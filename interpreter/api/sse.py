@@ -1,0 +1,54 @@
+"""Server-sent events (WHATWG HTML, "Server-sent events"): one run's events to one client."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from tornado.web import RequestHandler
+
+if TYPE_CHECKING:
+    from ..runs import RunEvent
+
+EVENT_STREAM = "text/event-stream"
+KEEPALIVE = b": keep-alive\n\n"
+
+
+def encode_event(event: "RunEvent") -> bytes:
+    """The bytes of one event. ASCII only: some clients end lines at U+2028 and its like."""
+    data = json.dumps(event.data, separators=(",", ":"))
+    return f"id: {event.id}\nevent: {event.kind}\ndata: {data}\n\n".encode()
+
+
+async def send_events(
+    handler: RequestHandler, events: "AsyncIterator[RunEvent]", keepalive_interval: float
+) -> None:
+    """Send all events, and a comment after each ``keepalive_interval`` seconds of silence.
+
+    Waits for the client to take each, and ends with StreamClosedError when it is gone.
+    """
+    handler.set_header("Content-Type", EVENT_STREAM)
+    handler.set_header("X-Accel-Buffering", "no")
+    handler.write(b": stream\n\n")
+    await handler.flush()
+    following = asyncio.ensure_future(anext(events, None))
+    try:
+        while True:
+            done, _ = await asyncio.wait({following}, timeout=keepalive_interval)
+            if not done:
+                handler.write(KEEPALIVE)
+            elif (event := following.result()) is None:
+                return
+            else:
+                handler.write(encode_event(event))
+                following = asyncio.ensure_future(anext(events, None))
+            await handler.flush()
+    finally:
+        following.cancel()
+        await asyncio.wait({following})
+
+
+def wants_events(accept: str) -> bool:
+    """Whether an Accept header asks for events and would not take JSON."""
+    kinds = {part.partition(";")[0].strip().lower() for part in accept.split(",")}
+    return EVENT_STREAM in kinds and "application/json" not in kinds

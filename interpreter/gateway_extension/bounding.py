@@ -1,0 +1,171 @@
+"""What leaves the gateway is bounded: pure functions on the parts of an iopub message.
+
+A message is a list of parts as on the wire, without identities and signature: header, parent header,
+metadata, content (each JSON), then raw buffers. Where something was cut, the metadata says so:
+
+- ``interpreter_dropped_bytes``: how many bytes (UTF-8) are missing
+- ``interpreter_dropped_at``: before which character of a stream's text they are missing
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Parts = list[bytes]
+
+DROPPED_BYTES = "interpreter_dropped_bytes"
+DROPPED_AT = "interpreter_dropped_at"
+
+_BUNDLES = frozenset({"display_data", "execute_result", "update_display_data"})
+_DROPPABLE = frozenset({"stream", "display_data", "update_display_data", "clear_output"})
+_COMMS = frozenset({"comm_open", "comm_msg", "comm_close"})
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Bytes. No message that was bounded is larger than ``max_message_bytes`` and a little."""
+
+    max_stream_bytes: int = 1024**2
+    max_message_bytes: int = 16 * 1024**2
+    max_waiting_bytes: int = 32 * 1024**2
+
+
+def bounded(parts: Parts, bounds: Bounds) -> Parts | None:
+    """The message itself, a cut copy of it, or None for a comm that is too large to be sent."""
+    size = sum(map(len, parts))
+    if size <= bounds.max_stream_bytes:
+        return parts
+    msg_type = _load(parts[0]).get("msg_type")
+    if msg_type == "stream":
+        return _cut_stream(parts, bounds.max_stream_bytes)
+    if size <= bounds.max_message_bytes:
+        return parts
+    if msg_type in _COMMS:
+        return None
+    if msg_type in _BUNDLES:
+        return _cut_bundle(parts, bounds.max_message_bytes)
+    return _cut_strings(parts, bounds.max_message_bytes)
+
+
+def cut_text(text: str, max_bytes: int) -> tuple[str, str, int]:
+    """Head and tail of `text`, together at most `max_bytes` of UTF-8, and the number of bytes between."""
+    data = text.encode("utf-8", "surrogatepass")
+    if len(data) <= max_bytes:
+        return text, "", 0
+    half = max_bytes // 2
+    head = data[:half].decode("utf-8", "ignore")
+    tail = data[len(data) - half :].decode("utf-8", "ignore")
+    return head, tail, len(data) - len(head.encode()) - len(tail.encode())
+
+
+class Backlog:
+    """Decides what may wait for a client that reads slowly or is away.
+
+    As long as less than ``max_waiting_bytes`` wait, everything passes. Beyond, streams and displays
+    are withheld and counted; statuses, replies, results and errors always pass. The count is
+    delivered with the next message that passes, as an empty stream message.
+    """
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._withheld: Parts | None = None
+        self._withheld_bytes = 0
+
+    def admit(self, parts: Parts, waiting_bytes: int) -> list[Parts]:
+        """The messages to send now, in order, given how many bytes wait already."""
+        if waiting_bytes > self._bounds.max_waiting_bytes:
+            header = _load(parts[0])
+            if header.get("msg_type") in _DROPPABLE or header.get("msg_type") in _COMMS:
+                self._withhold(parts)
+                return []
+        message = bounded(parts, self._bounds)
+        return [*self._release(), *([] if message is None else [message])]
+
+    def _withhold(self, parts: Parts) -> None:
+        if self._withheld is None or _load(self._withheld[1]) != _load(parts[1]):
+            stub = {"name": "stdout", "text": ""}
+            header = _load(parts[0]) | {"msg_type": "stream"}
+            self._withheld = [_dump(header), parts[1], b"{}", _dump(stub)]
+        self._withheld_bytes += sum(map(len, parts[3:]))
+
+    def _release(self) -> list[Parts]:
+        if self._withheld is None:
+            return []
+        stub, self._withheld = self._withheld, None
+        stub[2] = _dump({DROPPED_BYTES: self._withheld_bytes, DROPPED_AT: 0})
+        self._withheld_bytes = 0
+        return [stub]
+
+
+def _cut_stream(parts: Parts, max_bytes: int) -> Parts:
+    content = _load(parts[3])
+    text = content.get("text")
+    if not isinstance(text, str):
+        return parts
+    head, tail, dropped = cut_text(text, max_bytes)
+    if dropped == 0:
+        return parts
+    note = {DROPPED_BYTES: dropped, DROPPED_AT: len(head)}
+    return [*parts[:2], _noted(parts[2], note), _dump(content | {"text": head + tail})]
+
+
+def _cut_bundle(parts: Parts, max_bytes: int) -> Parts:
+    content = _load(parts[3])
+    data = content.get("data")
+    kept: dict[str, Any] = {}
+    notices: list[str] = []
+    dropped = sum(map(len, parts[4:]))  # buffers of a bundle carry nothing that a notebook keeps
+    room = max_bytes
+    values = data if isinstance(data, Mapping) else {}
+    for mime, value in sorted(values.items(), key=lambda item: len(_dump(item[1]))):
+        size = len(_dump(value))
+        if size > room:
+            dropped += size
+            notices.append(f"[{mime} of {size} bytes was left out: larger than the limit of {max_bytes}]")
+        else:
+            room -= size
+            kept[mime] = value
+    if notices:
+        kept["text/plain"] = "\n".join([*([kept["text/plain"]] if "text/plain" in kept else []), *notices])
+    metadata = content.get("metadata")
+    if len(_dump(metadata)) > max_bytes:
+        content["metadata"] = {}
+    return [*parts[:2], _noted(parts[2], {DROPPED_BYTES: dropped}), _dump(content | {"data": kept})]
+
+
+def _cut_strings(parts: Parts, max_bytes: int) -> Parts:
+    """For errors and anything else: each long string loses its middle, each long list its middle too."""
+    before = len(parts[3])
+    content = _shorten(_load(parts[3]), max_bytes // 16)
+    cut = _dump(content)
+    if len(cut) > max_bytes:
+        cut = _dump({key: value for key, value in content.items() if len(_dump(value)) < max_bytes // 16})
+    return [*parts[:2], _noted(parts[2], {DROPPED_BYTES: max(0, before - len(cut))}), cut]
+
+
+def _shorten(value: Any, max_bytes: int) -> Any:
+    if isinstance(value, str):
+        head, tail, dropped = cut_text(value, max_bytes)
+        return f"{head}\n[{dropped} bytes were left out]\n{tail}" if dropped else value
+    if isinstance(value, list):
+        if len(value) > 64:
+            value = [*value[:32], *value[-32:]]
+        return [_shorten(item, max_bytes // 8) for item in value]
+    if isinstance(value, dict):
+        return {key: _shorten(item, max_bytes) for key, item in value.items()}
+    return value
+
+
+def _noted(metadata: bytes, note: dict[str, int]) -> bytes:
+    loaded = _load(metadata) if len(metadata) < 65536 else {}
+    return _dump(loaded | note)
+
+
+def _load(part: bytes) -> dict[str, Any]:
+    value = json.loads(part)
+    return value if isinstance(value, dict) else {}
+
+
+def _dump(value: Any) -> bytes:
+    return json.dumps(value).encode()

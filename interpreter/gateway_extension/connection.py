@@ -1,0 +1,93 @@
+"""The gateway's websocket to a client: no delay, no rate limit, bounded, closed when the kernel ends."""
+
+import asyncio
+from typing import Any
+
+from jupyter_client.session import DELIM
+from jupyter_server.services.kernels.connection.base import serialize_msg_to_ws_v1
+from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
+from traitlets import Bool
+
+from .bounding import Backlog, Bounds
+
+KERNEL_ENDED = 4404
+"""Close code of a websocket whose kernel was deleted, culled or died."""
+
+_V1_PROTOCOL = "v1.kernel.websocket.jupyter.org"
+
+
+class KernelConnection(ZMQChannelsWebsocketConnection):  # type: ignore[misc]
+    """Point ``KernelGatewayApp.kernel_websocket_connection_class`` at it."""
+
+    limit_rate = Bool(
+        False, config=True, help="The rate limit drops results and errors, so it is off; size is bounded."
+    )
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._backlog = Backlog(Bounds())
+        self._unsent_bytes = 0
+
+    def connect(self) -> asyncio.Future[None] | None:
+        # Nagle's algorithm and delayed ACK together cost 40 ms per run
+        self.websocket_handler.set_nodelay(True)
+        connected: asyncio.Future[None] | None = super().connect()
+        return connected
+
+    @property
+    def write_message(self) -> Any:
+        """Upstream calls it to send; it counts what has not reached the socket yet."""
+        return self._write_message
+
+    def _write_message(self, message: bytes | str, binary: bool = False) -> None:
+        size = len(message)
+        sending = asyncio.ensure_future(self.websocket_handler.write_message(message, binary=binary))
+        self._unsent_bytes += size
+
+        def sent(future: asyncio.Future[None]) -> None:
+            self._unsent_bytes -= size
+            if not future.cancelled():
+                future.exception()  # a closed socket; `disconnect` is on its way
+
+        sending.add_done_callback(sent)
+
+    def handle_outgoing_message(self, stream: Any, outgoing_msg: list[bytes]) -> None:
+        channel = stream if isinstance(stream, str) else getattr(stream, "channel", None)
+        if channel != "iopub":
+            super().handle_outgoing_message(stream, outgoing_msg)
+            return
+        start = outgoing_msg.index(DELIM) + 1
+        parts = outgoing_msg[start + 1 :]
+        for message in self._backlog.admit(parts, self._unsent_bytes):
+            if message is parts:
+                super().handle_outgoing_message(stream, outgoing_msg)
+            else:
+                signature = self.session.sign(message[:4])
+                super().handle_outgoing_message(stream, [*outgoing_msg[:start], signature, *message])
+
+    def on_restart_failed(self) -> None:
+        """The kernel died: says how, then closes."""
+        self.log.warning("kernel %s died", self.kernel_id)
+        iopub = self.channels.get("iopub")
+        if iopub is not None and not iopub.closed():
+            iopub.flush()  # what the kernel said last comes before the news of its death
+        content = {"execution_state": "dead", "interpreter": self.kernel_manager.death()}
+        self._send_status(content)
+        self.end("The kernel died.")
+
+    def end(self, reason: str) -> None:
+        """Closes the websocket, with the code `KERNEL_ENDED`."""
+        self.websocket_handler.close(KERNEL_ENDED, reason)
+
+    def _send_status(self, content: dict[str, Any]) -> None:
+        message = self.session.msg("status", content)
+        if self.subprotocol == _V1_PROTOCOL:
+            self.write_message(serialize_msg_to_ws_v1(message, "iopub", self.session.pack), binary=True)
+        else:
+            self.write_message(self._reserialize_reply({**message, "buffers": []}, channel="iopub"))
+
+
+def connections_of(kernel_id: str) -> list[KernelConnection]:
+    """The open websockets of a kernel."""
+    opened = list(ZMQChannelsWebsocketConnection._open_sockets)  # noqa: SLF001
+    return [one for one in opened if isinstance(one, KernelConnection) and one.kernel_id == kernel_id]

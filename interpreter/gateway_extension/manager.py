@@ -1,0 +1,178 @@
+"""Kernel managers: one for each kernel, and the one that holds them all."""
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import zmq
+import zmq.asyncio
+from jupyter_client.ioloop import AsyncIOLoopKernelManager
+from jupyter_server.prometheus.metrics import KERNEL_CURRENTLY_RUNNING_TOTAL
+from kernel_gateway.services.kernels.manager import SeedingMappingKernelManager
+from tornado import web
+from traitlets import Unicode, default
+
+from .bounding import Backlog, Bounds
+from .buffering import ReplayBuffer
+from .connection import connections_of
+from .environment import kernel_environment
+from .leftovers import kill_leftovers
+
+RECONNECT_INTERVAL_MS = 10
+"""ZeroMQ waits 100 ms by default before it tries again to reach a kernel that is just starting."""
+MAX_ZMQ_SOCKETS = 65536
+"""Of the gateway's context; each kernel needs about eight, the default of 1023 ends at 120 kernels."""
+
+
+class OneKernelManager(AsyncIOLoopKernelManager):
+    """Starts its kernel in an environment of its own and knows how the kernel ended."""
+
+    homes_dir = Unicode(
+        config=True, help="Folder of the kernels' private homes; by default beside the connection files."
+    )
+
+    @default("homes_dir")
+    def _default_homes_dir(self) -> str:
+        return os.path.join(os.path.dirname(self.connection_file), "homes")
+
+    _exit_code: int | None = None
+
+    @property
+    def home(self) -> Path:
+        """The kernel's HOME; it lives as long as the kernel, across restarts."""
+        return Path(self.homes_dir) / str(self.kernel_id)
+
+    async def _async_pre_start_kernel(self, **kw: Any) -> tuple[list[str], dict[str, Any]]:
+        self.kernel_id = self.kernel_id or kw["kernel_id"]
+        self._exit_code = None
+        await asyncio.to_thread(partial(self.home.mkdir, mode=0o700, parents=True, exist_ok=True))
+        kw["env"] = kernel_environment(
+            os.environ,
+            kernel_id=str(self.kernel_id),
+            program=self.kernel_spec.argv[0],
+            home=self.home,
+            requested=kw.get("env") or {},
+        )
+        kw["cwd"] = kw.get("cwd") or str(self.home)
+        # Not the gateway's own: a kernel must not write to the service's log.
+        kw["stdout"] = kw["stderr"] = subprocess.DEVNULL
+        prepared: tuple[list[str], dict[str, Any]] = await super()._async_pre_start_kernel(**kw)
+        return prepared
+
+    async def _async_is_alive(self) -> bool:
+        if not self.has_kernel or self.provisioner is None:
+            return False
+        self._exit_code = await self.provisioner.poll()
+        return self._exit_code is None
+
+    is_alive = _async_is_alive
+
+    async def _async_cleanup_resources(self, restart: bool = False) -> None:
+        await super()._async_cleanup_resources(restart=restart)
+        await asyncio.to_thread(kill_leftovers, str(self.kernel_id))
+        if not restart:
+            await asyncio.to_thread(shutil.rmtree, self.home, ignore_errors=True)
+
+    cleanup_resources = _async_cleanup_resources
+
+    def death(self) -> dict[str, Any]:
+        """How a dead kernel ended: ``exit_code`` or the name of a ``signal``, and the provisioner's
+        ``reason``, if it has an attribute `death_reason`."""
+        code = self._exit_code
+        killed = code is not None and code < 0
+        return {
+            "exit_code": None if killed else code,
+            "signal": _signal_name(-code) if killed and code is not None else None,
+            "reason": getattr(self.provisioner, "death_reason", None),
+        }
+
+
+class AllKernelsManager(SeedingMappingKernelManager):  # type: ignore[misc]
+    """Point ``KernelGatewayApp.kernel_manager_class`` at it."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._starting: set[str] = set()
+        self._burials: set[asyncio.Task[None]] = set()
+
+    def _kernel_manager_class_default(self) -> str:
+        return f"{__name__}.{OneKernelManager.__name__}"
+
+    @default("context")
+    def _context_default(self) -> zmq.asyncio.Context:
+        self._created_context = True
+        context = zmq.asyncio.Context()
+        context.set(zmq.MAX_SOCKETS, MAX_ZMQ_SOCKETS)
+        # The default of 1000 messages drops output without a word, the final idle included.
+        context.setsockopt(zmq.RCVHWM, 0)
+        context.setsockopt(zmq.RECONNECT_IVL, RECONNECT_INTERVAL_MS)
+        return context
+
+    async def start_kernel(self, *, max_kernels: int | None = None, **kwargs: Any) -> str:
+        """Starts a kernel; refuses with 429 when as many as `max_kernels` run or start already."""
+        if max_kernels is not None and len(self._starting.union(self._kernels)) >= max_kernels:
+            raise web.HTTPError(429, f"All {max_kernels} kernels are in use.", reason="Resource Limit")
+        kernel_id = self.new_kernel_id()
+        self._starting.add(kernel_id)
+        try:
+            started: str = await super().start_kernel(kernel_id=kernel_id, **kwargs)
+        finally:
+            self._starting.discard(kernel_id)
+            self._pending_kernels.pop(kernel_id, None)
+        return started
+
+    async def shutdown_kernel(self, kernel_id: str, now: bool = False, restart: bool = False) -> None:
+        """Ends a kernel and closes its websockets."""
+        connections = connections_of(kernel_id)
+        try:
+            await super().shutdown_kernel(kernel_id, now=now, restart=restart)
+        finally:
+            if kernel_id not in self:
+                for connection in connections:
+                    connection.end("The kernel was deleted.")
+
+    async def end_all(self) -> None:
+        """Ends all kernels at once, and waits for the clean-up of those that died before."""
+        await asyncio.gather(
+            *(self.shutdown_kernel(kernel_id, now=True) for kernel_id in self.list_kernel_ids()),
+            *self._burials,
+            return_exceptions=True,
+        )
+
+    def start_buffering(self, kernel_id: str, session_key: str, channels: dict[str, Any]) -> None:
+        super().start_buffering(kernel_id, session_key, channels)
+        if kernel_id in self._kernel_buffers:
+            self._kernel_buffers[kernel_id]["buffer"] = ReplayBuffer(Backlog(Bounds()))
+
+    def _handle_kernel_died(self, kernel_id: str) -> None:
+        kernel = self._kernels.get(kernel_id)
+        if kernel is None:
+            return
+        self.stop_watching_activity(kernel_id)
+        self.stop_buffering(kernel_id)
+        super()._handle_kernel_died(kernel_id)
+        self._kernel_connections.pop(kernel_id, None)
+        self._kernel_ports.pop(kernel_id, None)
+        KERNEL_CURRENTLY_RUNNING_TOTAL.labels(type=kernel.kernel_name).dec()
+        burial = asyncio.create_task(_bury(kernel))
+        self._burials.add(burial)
+        burial.add_done_callback(self._burials.discard)
+
+
+async def _bury(kernel: OneKernelManager) -> None:
+    """What upstream leaves behind: processes of the kernel's group, its folders, the provisioner's."""
+    if kernel.provisioner is not None:
+        await kernel.provisioner.kill()
+    await kernel.cleanup_resources()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

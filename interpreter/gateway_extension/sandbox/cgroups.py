@@ -1,0 +1,191 @@
+"""A control group per kernel: version 2 where a subtree is delegated, version 1 where it is writable."""
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from .limits import Limits
+
+PREFIX = "jks-"
+CPU_PERIOD = 100_000  # microseconds
+V1_CONTROLLERS = ("memory", "pids", "cpu", "cpuacct")
+REMOVE_TRIES = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Parents:
+    """Where groups can be made: the version, and per controller the folder to make them in."""
+
+    version: int  # 0: nowhere
+    folders: dict[str, Path]
+
+    @property
+    def controllers(self) -> tuple[str, ...]:
+        return tuple(sorted(self.folders))
+
+
+def find_parents(proc: Path = Path("/proc/self")) -> Parents:
+    """Look where this process may make control groups."""
+    mounts, own = _mounts(proc / "mountinfo"), _own_groups(proc / "cgroup")
+    v2 = mounts.get("")
+    if v2 is not None and "" in own:
+        folder = _delegated(v2 / own[""].lstrip("/"), v2)
+        if folder is not None:
+            return Parents(2, dict.fromkeys(("memory", "pids", "cpu"), folder))
+    folders = {}
+    for name in V1_CONTROLLERS:
+        if name in mounts and name in own:
+            folder = mounts[name] / own[name].lstrip("/")
+            if not folder.is_dir():  # a container sees its own group as the mount's root
+                folder = mounts[name]
+            if os.access(folder, os.W_OK) and (folder / "cgroup.procs").exists():
+                folders[name] = folder
+    return Parents(1, folders) if "memory" in folders or "pids" in folders else Parents(0, {})
+
+
+def _mounts(mountinfo: Path) -> dict[str, Path]:
+    """Controller → mount point; version 2 under the empty name."""
+    found: dict[str, Path] = {}
+    for line in mountinfo.read_text().splitlines():
+        left, _, right = line.partition(" - ")
+        kind, _, options = right.split(" ", 2)
+        point = Path(left.split(" ")[4])
+        if kind == "cgroup2":
+            found.setdefault("", point)
+        elif kind == "cgroup":
+            for option in options.split(","):
+                if option in V1_CONTROLLERS:
+                    found.setdefault(option, point)
+    return found
+
+
+def _own_groups(cgroup: Path) -> dict[str, str]:
+    groups = {}
+    for line in cgroup.read_text().splitlines():
+        _, names, path = line.split(":", 2)
+        for name in names.split(","):
+            groups[name] = path
+    return groups
+
+
+def _delegated(own: Path, root: Path) -> Path | None:
+    """The nearest group that gives memory and pids to children we can make.
+
+    Version 2 lets only groups without processes share out controllers. Ours is the leaf next to the
+    kernels' when the service manager made it so (systemd: ``DelegateSubgroup=``, or a container's start
+    script); else its processes, when all are ours, move to a leaf below.
+    """
+    for folder in (own.parent, own):
+        if folder != root.parent and os.access(folder / "cgroup.subtree_control", os.W_OK):
+            if {"memory", "pids"} <= set((folder / "cgroup.subtree_control").read_text().split()):
+                return folder
+            if folder == own and _share_out(own):
+                return own
+    return None
+
+
+def _share_out(own: Path) -> bool:
+    offered = set((own / "cgroup.controllers").read_text().split()) & {"memory", "pids", "cpu"}
+    if not {"memory", "pids"} <= offered or not os.access(own, os.W_OK):
+        return False
+    leaf = own / "service"
+    try:
+        leaf.mkdir(exist_ok=True)
+        for pid in (own / "cgroup.procs").read_text().split():
+            (leaf / "cgroup.procs").write_text(pid)
+        (own / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in sorted(offered)))
+    except OSError:
+        return False
+    return True
+
+
+class ControlGroup:
+    """The group of one kernel (with version 1: one folder per controller)."""
+
+    def __init__(self, parents: Parents, name: str, limits: Limits) -> None:
+        self._version = parents.version
+        self._folders = {
+            controller: folder / f"{PREFIX}{name}" for controller, folder in parents.folders.items()
+        }
+        for folder in self._folders.values():
+            folder.mkdir(exist_ok=True)
+        self._write_limits(limits)
+
+    @property
+    def procs_files(self) -> list[str]:
+        """Files to write a process id into (0: the writer), one per hierarchy."""
+        return sorted({str(folder / "cgroup.procs") for folder in self._folders.values()})
+
+    @property
+    def controllers(self) -> tuple[str, ...]:
+        return tuple(sorted(self._folders))
+
+    def _write_limits(self, limits: Limits) -> None:
+        quota = int(limits.cpu_quota * CPU_PERIOD)
+        if self._version == 2:
+            weight = max(1, min(10_000, limits.cpu_share * 100 // 1024))
+            self._set("memory", "memory.max", limits.memory_bytes)
+            self._set("memory", "memory.swap.max", 0)
+            self._set("pids", "pids.max", limits.max_processes)
+            self._set("cpu", "cpu.weight", weight)
+            self._set("cpu", "cpu.max", f"{quota or 'max'} {CPU_PERIOD}")
+        else:
+            self._set("memory", "memory.limit_in_bytes", limits.memory_bytes)
+            self._set("memory", "memory.memsw.limit_in_bytes", limits.memory_bytes)
+            self._set("pids", "pids.max", limits.max_processes)
+            self._set("cpu", "cpu.shares", max(2, limits.cpu_share))
+            self._set("cpu", "cpu.cfs_quota_us", quota or -1)
+
+    def _set(self, controller: str, name: str, value: object) -> None:
+        path = self._folders.get(controller)
+        if path is not None and (path / name).exists():
+            (path / name).write_text(str(value))
+
+    def oom_kills(self) -> int:
+        """How many processes of this group died because it was out of memory."""
+        name = "memory.events" if self._version == 2 else "memory.oom_control"
+        return self._counter("memory", name, "oom_kill")
+
+    def cpu_seconds(self) -> float | None:
+        """CPU time of all processes that ever were in the group; None when not counted here."""
+        if self._version == 2 and "cpu" in self._folders:
+            return self._counter("cpu", "cpu.stat", "usage_usec") / 1e6
+        if "cpuacct" in self._folders:
+            with contextlib.suppress(OSError, ValueError):
+                return int((self._folders["cpuacct"] / "cpuacct.usage").read_text()) / 1e9
+        return None
+
+    def _counter(self, controller: str, name: str, key: str) -> int:
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            for line in (self._folders[controller] / name).read_text().splitlines():
+                word, _, value = line.partition(" ")
+                if word == key:
+                    return int(value)
+        return 0
+
+    def remove(self) -> None:
+        """Remove the group once its processes are gone; a few are still ending when we come."""
+        for folder in self._folders.values():
+            _remove_group(folder)
+
+
+def _remove_group(folder: Path) -> None:
+    for _ in range(REMOVE_TRIES):
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError:
+            time.sleep(0.01)  # the kernel tells nobody when the last zombie has left a version 1 group
+        else:
+            return
+
+
+def sweep_groups(parents: Parents, instances: list[str]) -> None:
+    """Remove the groups of gateways that died (their kernels died with them)."""
+    for folder in set(parents.folders.values()):
+        for name in instances:
+            for group in folder.glob(f"{PREFIX}{name}-*"):
+                _remove_group(group)

@@ -1,0 +1,126 @@
+"""The bubblewrap command of one sandbox (pure: from a description to arguments)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+WORKSPACE = "/mnt/data"
+HOME = "/home/user"
+UID = 1000  # inside; outside it is the gateway's user, or one of the range when that is root
+
+# Files of an own procfs that tell about the host; an unreadable device is bound over each.
+PROC_MASKED = (
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/key-users",
+    "/proc/kmsg",
+    "/proc/kallsyms",
+    "/proc/modules",
+    "/proc/sched_debug",
+    "/proc/slabinfo",
+    "/proc/sysrq-trigger",
+    "/proc/timer_list",
+    "/proc/vmallocinfo",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """A folder or file of the host shown at ``dest``."""
+
+    source: str
+    dest: str
+    writable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """What one sandbox holds. All paths absolute; sizes in bytes."""
+
+    argv: Sequence[str]
+    binds: Sequence[Bind]
+    env: Mapping[str, str]
+    links: Sequence[tuple[str, str]] = ()  # (target, path)
+    files: Mapping[str, bytes] = field(default_factory=dict)  # path → content, read-only
+    masked: Sequence[str] = ()  # of PROC_MASKED, those that exist here
+    tmp_bytes: int = 512 * 1024**2
+    shm_bytes: int = 256 * 1024**2
+    proc: bool = True  # False where the host's masked /proc forbids a new one
+    cwd: str = WORKSPACE
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptors:
+    """Open file descriptors that bubblewrap reads from or writes to."""
+
+    status: int
+    block: int
+    seccomp: int | None
+    files: Mapping[str, int]
+
+
+def box_files() -> dict[str, bytes]:
+    """The few files of /etc that are written for the sandbox instead of shown from the host."""
+    return {
+        "/etc/passwd": f"user:x:{UID}:{UID}:user:{HOME}:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n".encode(),
+        "/etc/group": f"user:x:{UID}:\nnogroup:x:65534:\n".encode(),
+        "/etc/hosts": b"127.0.0.1 localhost sandbox\n::1 localhost\n",
+        "/etc/nsswitch.conf": b"passwd: files\ngroup: files\nhosts: files\n",
+        "/etc/resolv.conf": b"",
+    }
+
+
+def _isolation(box: Box, fds: Descriptors) -> list[str]:
+    args = [
+        "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts",
+        "--unshare-cgroup-try", "--disable-userns", "--die-with-parent", "--new-session",
+        "--cap-drop", "ALL", "--uid", str(UID), "--gid", str(UID), "--hostname", "sandbox", "--clearenv",
+    ]  # fmt: skip
+    for name, value in sorted(box.env.items()):
+        args += ["--setenv", name, value]
+    args += ["--json-status-fd", str(fds.status), "--block-fd", str(fds.block)]
+    if fds.seccomp is not None:
+        args += ["--seccomp", str(fds.seccomp)]
+    return args
+
+
+def _kernel_filesystems(box: Box) -> list[str]:
+    args: list[str] = []
+    if box.proc:
+        # bubblewrap covers /proc/sys only when it finds the folder writable, which a plain uid's is not
+        # though single files in it can be: so always.
+        args += ["--proc", "/proc", "--ro-bind-try", "/proc/sys", "/proc/sys"]
+        for path in box.masked:
+            args += ["--ro-bind", "/dev/null", path]
+    else:
+        args += ["--dir", "/proc"]
+    args += ["--dev", "/dev", "--perms", "1777", "--size", str(box.shm_bytes), "--tmpfs", "/dev/shm"]
+    args += ["--perms", "1777", "--size", str(box.tmp_bytes), "--tmpfs", "/tmp"]
+    return [*args, "--perms", "0700", "--size", str(box.tmp_bytes), "--tmpfs", HOME]
+
+
+def bwrap_arguments(box: Box, fds: Descriptors, sources: Mapping[str, str] | None = None) -> list[str]:
+    """Arguments for bubblewrap, without its own name.
+
+    ``sources`` says where a bind's source is to be found when it was staged elsewhere. They hold the
+    kernel's environment: pass them with ``--args``, or every process list shows them.
+    """
+    args = _isolation(box, fds)
+    for target, path in box.links:
+        args += ["--symlink", target, path]
+    # Parents first, so that nothing already mounted is covered; /tmp and home before what lies in them.
+    system = [bind for bind in box.binds if bind.dest == "/usr" or bind.dest.startswith(("/usr/", "/etc/"))]
+    others = [bind for bind in box.binds if bind not in system]
+    for bind in sorted(system, key=lambda bind: bind.dest):
+        args += _bind(bind, sources)
+    for path, fd in fds.files.items():
+        args += ["--perms", "0444", "--ro-bind-data", str(fd), path]
+    args += _kernel_filesystems(box)
+    for bind in sorted(others, key=lambda bind: bind.dest):
+        args += _bind(bind, sources)
+    args += ["--remount-ro", "/dev", "--remount-ro", "/"]
+    return [*args, "--chdir", box.cwd, "--", *box.argv]
+
+
+def _bind(bind: Bind, sources: Mapping[str, str] | None) -> list[str]:
+    source = bind.source if sources is None else sources[bind.source]
+    return ["--bind" if bind.writable else "--ro-bind", source, bind.dest]

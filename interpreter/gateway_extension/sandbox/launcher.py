@@ -1,0 +1,87 @@
+"""The short program between the gateway and bubblewrap: ``python -I -S launcher.py FD``.
+
+It reads a plan (JSON) from FD and does what must happen in a process of its own, before bubblewrap:
+
+* join the kernel's control groups, so that nothing it starts is ever outside of them;
+* as root, collect the sandbox's folders in a private mount namespace (they may lie below folders that the
+  kernel's user can't enter, such as /root), then become the kernel's plain user for good. bubblewrap must
+  never run as uid 0 of the host: the sandbox could then write /proc/sys, core_pattern included;
+* die with the gateway, even when that dies right now.
+
+Standard library only, and little of it: its start is part of every kernel's start.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import sys
+
+CLONE_NEWNS = 0x00020000
+MS_BIND, MS_REC, MS_SLAVE = 0x1000, 0x4000, 0x80000
+PR_SET_PDEATHSIG = 1
+PR_SET_NO_NEW_PRIVS = 38
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def _mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+    encoded = [value.encode() if value is not None else None for value in (source, target, kind)]
+    options = data.encode() if data is not None else None
+    _check(_libc.mount(*encoded, ctypes.c_ulong(flags), options), f"mount {target}")
+
+
+def _stage(folder: str, sources: list[str]) -> None:
+    """Bind each source to ``folder``/<its index>, visible to this process and its children only."""
+    handles = [os.open(source, os.O_PATH | os.O_CLOEXEC) for source in sources]
+    # not os.unshare: new in Python 3.12
+    _check(_libc.unshare(CLONE_NEWNS), "unshare the mount namespace (needs CAP_SYS_ADMIN)")
+    _mount("none", "/", None, MS_REC | MS_SLAVE)
+    _mount("tmpfs", folder, "tmpfs", 0, "mode=0755,size=1m")
+    for index, (source, handle) in enumerate(zip(sources, handles, strict=True)):
+        target = f"{folder}/{index}"
+        if os.path.isdir(f"/proc/self/fd/{handle}"):
+            os.mkdir(target, 0o755)
+        else:
+            os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
+        _mount(f"/proc/self/fd/{handle}", target, None, MS_BIND | MS_REC)
+        os.close(handle)
+        del source
+
+
+def main(fd: int) -> None:
+    """Carry out the plan; ends in bubblewrap."""
+    with os.fdopen(fd, "rb") as file:
+        plan = json.load(file)
+    for path in plan["cgroup_procs"]:
+        with open(path, "w") as group:
+            group.write("0")
+    os.nice(plan["nice"])
+    if plan["staging"]:
+        _stage(plan["staging"], plan["sources"])
+    if plan["uid"] is not None:
+        os.setgroups([])
+        os.setresgid(plan["uid"], plan["uid"], plan["uid"])
+        os.setresuid(plan["uid"], plan["uid"], plan["uid"])
+    _check(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    # After the change of user, which clears it; then look whether the parent has gone already.
+    _check(_libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "parent death signal")
+    if os.getppid() != plan["parent"]:
+        os._exit(1)
+    os.chdir("/")
+    os.umask(0o022)
+    os.execve(plan["argv"][0], plan["argv"], {})
+
+
+if __name__ == "__main__":
+    try:
+        main(int(sys.argv[1]))
+    except (OSError, ValueError, KeyError) as problem:
+        sys.stderr.write(f"launcher: {problem}\n")
+        sys.exit(125)

@@ -1,0 +1,324 @@
+"""The only way out of a sandbox: an HTTP and CONNECT proxy that knows where a session may go.
+
+``python -I -S proxy.py`` runs one per kernel that has a network policy. The sandbox's network namespace has
+nothing but loopback; this program enters it once, in a child, to open a listening socket on its
+127.0.0.1, and stays outside itself. So there is no route, no DNS and no host socket inside to be got at.
+
+It resolves names itself and connects to exactly the address that it has checked: addresses that are not
+public (loopback, private, link-local, cloud metadata, the host's own) are refused even for listed names,
+unless the address itself is listed. Standard library only.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import fcntl
+import ipaddress
+import json
+import os
+import socket
+import sys
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+PORT = 3128
+DEFAULT_PORTS = (80, 443)
+MAX_HEAD = 32 * 1024
+MAX_CONNECTIONS = 64
+CONNECT_TIMEOUT = 20.0
+IDLE_TIMEOUT = 300.0
+NS_GET_USERNS = 0xB701
+CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+# Not public although `ipaddress` of some versions says so: NAT64, 6to4, Teredo (they wrap IPv4
+# addresses), site-local, and Azure's host agent.
+REFUSED_NETWORKS: tuple[Network, ...] = tuple(
+    ipaddress.ip_network(text)
+    for text in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "fec0::/10", "168.63.129.16/32")
+)
+
+
+class RefusedError(Exception):
+    """The policy says no; the text is for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One entry of the list: a host name, ``*.domain``, an address or a network, with or without port."""
+
+    name: str
+    network: Network | None
+    port: int | None
+
+    @classmethod
+    def parse(cls, entry: str) -> "Rule":
+        """Read ``host``, ``*.host``, ``10.0.0.0/8`` or ``[::1]:80``. Raises ValueError."""
+        text, port = entry.strip().lower(), None
+        if text.startswith("["):
+            text, _, rest = text[1:].partition("]")
+            port = _port(rest[1:]) if rest.startswith(":") else None
+        elif text.count(":") == 1:
+            text, _, rest = text.partition(":")
+            port = _port(rest)
+        with contextlib.suppress(ValueError):
+            return cls("", ipaddress.ip_network(text, strict=False), port)
+        text = text.rstrip(".")
+        plain = text.removeprefix("*.")
+        if not plain or not all(part and part.replace("-", "a").isalnum() for part in plain.split(".")):
+            raise ValueError(f"not a host name or address: {entry!r}")
+        return cls(text, None, port)
+
+    def names(self, host: str, port: int) -> bool:
+        """Whether the rule allows this host name (or literal address) and port."""
+        if port != self.port if self.port is not None else port not in DEFAULT_PORTS:
+            return False
+        if self.network is not None:
+            return (address := _literal(host)) is not None and _contains(self.network, address)
+        return host == self.name or (self.name.startswith("*.") and host.endswith(self.name[1:]))
+
+    def covers(self, address: Address) -> bool:
+        """Whether the rule lists this very address."""
+        return self.network is not None and _contains(self.network, address)
+
+
+def _contains(network: Network, address: Address) -> bool:
+    return network.version == address.version and address in network
+
+
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 65536:
+        raise ValueError(f"not a port: {text!r}")
+    return int(text)
+
+
+def _literal(host: str) -> Address | None:
+    with contextlib.suppress(ValueError):
+        address = ipaddress.ip_address(host)
+        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+        return mapped or address
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Where a session may go: the listed hosts, or with ``public`` every public address."""
+
+    rules: tuple[Rule, ...]
+    public: bool
+
+    def check_host(self, host: str, port: int) -> None:
+        """Raises `RefusedError` unless this name and port may be asked for."""
+        if not self.public and not any(rule.names(host, port) for rule in self.rules):
+            raise RefusedError(f"The network policy of this session does not allow {host}:{port}.")
+
+    def check_address(self, address: Address, host: str) -> None:
+        """Raises `RefusedError` unless this address may be connected to."""
+        if any(rule.covers(address) for rule in self.rules):
+            return
+        if not is_public(address) or is_local(address):
+            raise RefusedError(f"{host} is not at a public address, and this network policy wants one.")
+
+
+def is_public(address: Address) -> bool:
+    """Whether an address belongs to the open internet."""
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return is_public(address.ipv4_mapped)
+    if any(_contains(network, address) for network in REFUSED_NETWORKS):
+        return False
+    return address.is_global and not address.is_multicast and not address.is_reserved
+
+
+def is_local(address: Address) -> bool:
+    """Whether an address is one of this host's own (only those can be bound)."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((str(address), 0))
+    except OSError:
+        return False
+    return True
+
+
+async def resolve(policy: Policy, host: str, port: int) -> tuple[int, str]:
+    """(family, address) to connect to; every address of the name must be allowed, or it is refused."""
+    literal = _literal(host)
+    if literal is not None:
+        found = [literal]
+    else:
+        loop = asyncio.get_running_loop()
+        try:
+            infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            raise RefusedError(f"The host name {host} can't be resolved.") from error
+        found = [address for info in infos if (address := _literal(str(info[4][0]))) is not None]
+    for address in found:
+        policy.check_address(address, host)
+    first = sorted(found, key=lambda address: address.version)[0]
+    return (socket.AF_INET if first.version == 4 else socket.AF_INET6), str(first)
+
+
+def parse_head(head: bytes) -> tuple[str, str, int, bytes]:
+    """(method, host, port, what to send on) of a proxy request's head. Raises ValueError."""
+    line, _, rest = head.partition(b"\r\n")
+    method, target, version = line.decode("ascii").split(" ")
+    if not version.startswith("HTTP/1."):
+        raise ValueError("not HTTP/1")
+    if method == "CONNECT":
+        url = urlsplit(f"//{target}")
+        if url.port is None:
+            raise ValueError("CONNECT without a port")
+        forward = b""
+    else:
+        url = urlsplit(target)
+        if url.scheme != "http":
+            raise ValueError("not a proxy request")
+        path = url._replace(scheme="", netloc="").geturl() or "/"
+        kept = [
+            name
+            for name in rest.split(b"\r\n")
+            if not name.lower().startswith((b"proxy-", b"connection:", b"keep-alive:", b"host:"))
+        ]
+        host_line = b"Host: " + url.netloc.rpartition("@")[2].encode("ascii")
+        lines = [f"{method} {path} HTTP/1.1".encode("ascii"), host_line, b"Connection: close", *kept]
+        forward = b"\r\n".join(lines)
+    host = (url.hostname or "").rstrip(".")
+    if not host or any(ord(char) <= 32 for char in host):
+        raise ValueError("no host")
+    return method, host, url.port or 80, forward
+
+
+class Proxy:
+    """Serves one listening socket under one policy."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._free = asyncio.Semaphore(MAX_CONNECTIONS)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One client connection, from its first byte to its end."""
+        async with self._free:
+            try:
+                await self._answer(reader, writer)
+            except RefusedError as refusal:
+                await _reply(writer, "403 Forbidden", str(refusal))
+            except (ValueError, UnicodeError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+                await _reply(writer, "400 Bad Request", "This is an HTTP proxy.")
+            except TimeoutError:
+                await _reply(writer, "504 Gateway Timeout", "The host did not answer in time.")
+            except OSError:
+                await _reply(writer, "502 Bad Gateway", "The host can't be reached.")
+            finally:
+                await _close(writer)
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async with asyncio.timeout(CONNECT_TIMEOUT):
+            head = await reader.readuntil(b"\r\n\r\n")
+            method, host, port, forward = parse_head(head)
+            self._policy.check_host(host, port)
+            family, address = await resolve(self._policy, host, port)
+            up_reader, up_writer = await asyncio.open_connection(address, port, family=family)
+        try:
+            if method == "CONNECT":
+                writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            else:
+                up_writer.write(forward)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_pump(reader, up_writer))
+                group.create_task(_pump(up_reader, writer))
+        except* OSError:
+            pass  # either side hung up: the connection is over
+        finally:
+            await _close(up_writer)
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while True:
+        async with asyncio.timeout(IDLE_TIMEOUT):
+            data = await reader.read(65536)
+            if not data:
+                break
+            writer.write(data)
+            await writer.drain()
+    if writer.can_write_eof():
+        writer.write_eof()
+
+
+async def _reply(writer: asyncio.StreamWriter, status: str, text: str) -> None:
+    body = text.encode() + b"\n"
+    head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
+    with contextlib.suppress(OSError):
+        writer.write(head.encode() + b"Connection: close\r\n\r\n" + body)
+        await writer.drain()
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+
+
+def listen_inside(pid: int, port: int) -> socket.socket:
+    """A socket that listens on the loopback of the sandbox that ``pid`` is in."""
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            _enter(pid)
+            with socket.create_server(("127.0.0.1", port), backlog=MAX_CONNECTIONS) as server:
+                socket.send_fds(theirs, [b"x"], [server.fileno()])
+            status = 0
+        finally:
+            os._exit(status)
+    theirs.close()
+    _, fds, _, _ = socket.recv_fds(ours, 1, 1)
+    ours.close()
+    os.waitpid(child, 0)
+    if not fds:
+        raise OSError("the sandbox's network can't be entered")
+    return socket.socket(fileno=fds[0])
+
+
+def _enter(pid: int) -> None:
+    # The user namespace that owns the network namespace gives the right to enter it; it is not the one
+    # that the process is in now (bubblewrap nests a second one to forbid further ones).
+    libc = ctypes.CDLL(None, use_errno=True)
+    network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    owner = fcntl.ioctl(network, NS_GET_USERNS)
+    for handle, kind in ((owner, CLONE_NEWUSER), (network, CLONE_NEWNET)):
+        if libc.setns(handle, kind) != 0:
+            raise OSError(ctypes.get_errno(), "setns")
+
+
+async def _serve(listener: socket.socket, policy: Policy) -> None:
+    proxy = Proxy(policy)
+    server = await asyncio.start_server(proxy.serve, sock=listener, limit=MAX_HEAD)
+    async with server:
+        print("ready", flush=True)  # noqa: T201  (the gateway waits for this line)
+        ended = asyncio.Event()  # the gateway holds our stdin: its end is ours
+        asyncio.get_running_loop().add_reader(0, ended.set)
+        await ended.wait()
+    os._exit(0)
+
+
+def main() -> None:
+    """Read the plan from the first line of stdin, listen, serve until stdin ends."""
+    plan = json.loads(os.read(0, 1024 * 1024))
+    listener = listen_inside(plan["pid"], PORT)
+    if plan["uid"] is not None:
+        os.setgroups([])
+        os.setresgid(plan["uid"], plan["uid"], plan["uid"])
+        os.setresuid(plan["uid"], plan["uid"], plan["uid"])
+    policy = Policy(tuple(Rule.parse(entry) for entry in plan["hosts"]), plan["public"])
+    asyncio.run(_serve(listener, policy))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (OSError, ValueError, KeyError) as problem:
+        sys.stderr.write(f"proxy: {problem}\n")
+        sys.exit(1)

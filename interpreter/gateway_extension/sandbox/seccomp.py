@@ -1,0 +1,111 @@
+"""The system calls that a data-analysis kernel never needs, refused (libseccomp makes the bytecode).
+
+The lists follow Docker's default profile and systemd's RestrictSUIDSGID and RestrictAddressFamilies.
+"""
+
+import errno
+import functools
+import io
+import os
+import tempfile
+from typing import Any
+
+# Refused with EPERM, like a missing capability.
+FORBIDDEN = (
+    "acct", "add_key", "bpf", "chroot", "clock_adjtime", "clock_settime", "create_module", "delete_module",
+    "fanotify_init", "finit_module", "fsconfig", "fsmount", "fsopen", "fspick", "get_kernel_syms",
+    "init_module", "ioperm", "iopl", "kcmp", "kexec_file_load", "kexec_load", "keyctl", "lookup_dcookie",
+    "migrate_pages", "modify_ldt", "mount", "mount_setattr", "move_mount", "move_pages",
+    "name_to_handle_at", "nfsservctl", "open_by_handle_at", "open_tree", "perf_event_open", "pidfd_getfd",
+    "pivot_root", "process_madvise", "process_mrelease", "process_vm_readv", "process_vm_writev", "ptrace",
+    "query_module", "quotactl", "quotactl_fd", "reboot", "request_key", "setdomainname", "sethostname",
+    "setns", "settimeofday", "stime", "swapoff", "swapon", "sysfs", "syslog", "umount", "umount2", "unshare",
+    "uselib", "userfaultfd", "vhangup", "vm86", "vm86old", "_sysctl",
+)  # fmt: skip
+
+# Refused with ENOSYS: libraries then fall back (glibc: clone3 → clone; libuv, tokio: io_uring → epoll).
+# openat2 takes its mode, and clone3 its flags, by pointer, where no filter can look.
+MISSING = ("clone3", "io_uring_enter", "io_uring_register", "io_uring_setup", "memfd_secret", "openat2")
+
+# CLONE_NEWTIME is shared with the signal number in clone's flags, so only unshare could ask for it.
+NAMESPACE_FLAGS = (0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000)
+
+# unix, inet, inet6; and netlink, for its routing protocol only: libzmq's tcp bind calls getifaddrs and
+# aborts the process without it.
+SOCKET_FAMILIES = (1, 2, 10, 16)
+NETLINK = 16
+
+SET_ID_BITS = (0o4000, 0o2000)
+MODE_ARGUMENTS = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2, "creat": 1, "mknod": 1, "mknodat": 2}
+OPEN_ARGUMENTS = {"open": (1, 2), "openat": (2, 3)}  # flags, mode
+TERMINAL_INJECTION = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
+
+
+class SeccompUnavailableError(RuntimeError):
+    """libseccomp or its Python binding is not installed."""
+
+
+def _binding() -> Any:
+    try:
+        import pyseccomp  # type: ignore[import-untyped]  # noqa: PLC0415  (loads a system library)
+    except (ImportError, OSError, RuntimeError, AttributeError, TypeError) as error:
+        raise SeccompUnavailableError(
+            "The seccomp filter can't be made: install libseccomp (Debian: libseccomp2) and pyseccomp."
+        ) from error
+    return pyseccomp
+
+
+def _deny(rules: Any, library: Any, action: int, name: str, *args: Any) -> None:
+    try:
+        number = library.resolve_syscall(library.Arch.NATIVE, name)
+    except (OSError, ValueError):  # not known to this libseccomp or to this machine
+        return
+    if number is not None and number >= 0:
+        rules.add_rule(action, number, *args)
+
+
+def _socket_rules(rules: Any, library: Any) -> None:
+    refused = library.ERRNO(errno.EAFNOSUPPORT)
+    highest = max(SOCKET_FAMILIES)
+    for name in ("socket", "socketpair"):
+        _deny(rules, library, refused, name, library.Arg(0, library.GT, highest))
+        for family in set(range(highest)) - set(SOCKET_FAMILIES):
+            _deny(rules, library, refused, name, library.Arg(0, library.EQ, family))
+    _deny(
+        rules, library, refused, "socket",
+        library.Arg(0, library.EQ, NETLINK), library.Arg(2, library.NE, 0),
+    )  # fmt: skip
+
+
+def _argument_rules(rules: Any, library: Any) -> None:
+    eperm = library.ERRNO(errno.EPERM)
+    for flag in NAMESPACE_FLAGS:
+        _deny(rules, library, eperm, "clone", library.Arg(0, library.MASKED_EQ, flag, flag))
+    for bit in SET_ID_BITS:
+        for name, position in MODE_ARGUMENTS.items():
+            _deny(rules, library, eperm, name, library.Arg(position, library.MASKED_EQ, bit, bit))
+        for name, (flags, mode) in OPEN_ARGUMENTS.items():
+            _deny(
+                rules, library, eperm, name,
+                library.Arg(flags, library.MASKED_EQ, os.O_CREAT, os.O_CREAT),
+                library.Arg(mode, library.MASKED_EQ, bit, bit),
+            )  # fmt: skip
+    for request in TERMINAL_INJECTION:
+        _deny(rules, library, eperm, "ioctl", library.Arg(1, library.MASKED_EQ, 0xFFFFFFFF, request))
+
+
+@functools.cache
+def seccomp_filter() -> bytes:
+    """The filter as BPF bytecode for this machine. Raises `SeccompUnavailableError`."""
+    library = _binding()
+    rules = library.SyscallFilter(library.ALLOW)
+    for name in FORBIDDEN:
+        _deny(rules, library, library.ERRNO(errno.EPERM), name)
+    for name in MISSING:
+        _deny(rules, library, library.ERRNO(errno.ENOSYS), name)
+    _argument_rules(rules, library)
+    _socket_rules(rules, library)
+    with tempfile.TemporaryFile() as file:
+        rules.export_bpf(file)
+        file.seek(0, io.SEEK_SET)
+        return file.read()

@@ -1,0 +1,1 @@
+"""The kernels behind the gateway: the only code that knows the gateway's URL and token."""

@@ -1,0 +1,184 @@
+"""One websocket to one kernel: connect, send, read, and come back after a lost socket."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tornado.httpclient import HTTPClientError
+from tornado.websocket import (
+    WebSocketClientConnection,
+    WebSocketClosedError,
+    WebSocketError,
+    websocket_connect,
+)
+
+from interpreter.errors import GatewayError, UnavailableError
+from interpreter.kernels.gateway import CONNECT_ERRORS, Gateway, connection_error, unauthorized_sentence
+from interpreter.messages import V1_SUBPROTOCOL, BadMessageError, Message, decode, encode, new_msg_id
+from interpreter.models import new_id
+
+log = logging.getLogger(__name__)
+
+MAX_FRAME_BYTES = 32 * 1024**2
+CLOSE_KERNEL_GONE = 4404  # our own gateway extension's close code for a deleted or dead kernel
+RECONNECT_DELAYS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0)  # seconds; about 7 s in all
+
+
+class KernelChannels:
+    """The channels of one kernel over one websocket at a time.
+
+    ``on_message`` gets every message in order; ``on_reconnect`` is called after a lost socket was
+    replaced; ``on_gone`` once, with a sentence, when the kernel can't be reached any more.
+    """
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        kernel_id: str,
+        *,
+        on_message: Callable[[Message], None],
+        on_reconnect: Callable[[], None],
+        on_gone: Callable[[str], None],
+    ) -> None:
+        self.kernel_id = kernel_id
+        # Kept across reconnects: the gateway replays only to the client that it buffered for.
+        self.client_id = new_id()
+        self._gateway = gateway
+        self._on_message = on_message
+        self._on_reconnect = on_reconnect
+        self._on_gone = on_gone
+        self._connection: WebSocketClientConnection | None = None
+        self._v1 = True
+        self._reader: asyncio.Task[None] | None = None
+
+    async def connect(self) -> None:
+        """Open the websocket, which the gateway answers once the kernel has.
+
+        Raises GatewayError.
+        """
+        self._connection = await self._open()
+        self._reader = asyncio.create_task(self._read(), name=f"channels {self.kernel_id}")
+
+    async def aclose(self) -> None:
+        """Close the websocket and end the reader; nothing is called back afterwards."""
+        if self._reader is not None:
+            self._reader.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._reader
+            self._reader = None
+        self._close_connection()
+
+    def send(self, channel: str, msg_type: str, content: Mapping[str, Any], msg_id: str | None = None) -> str:
+        """Send a request and give its message id.
+
+        Raises UnavailableError while the socket is lost.
+        """
+        msg_id = msg_id or new_msg_id()
+        frame = encode(channel, msg_type, content, msg_id=msg_id, client_id=self.client_id, v1=self._v1)
+        connection = self._connection
+        if connection is None:
+            raise UnavailableError("The connection to the kernel is being restored; try again.")
+        try:
+            sent = connection.write_message(frame, binary=isinstance(frame, bytes))
+        except WebSocketClosedError as error:
+            raise UnavailableError("The connection to the kernel is being restored; try again.") from error
+        # The reader notices a broken socket; its write's exception must only not go unread.
+        sent.add_done_callback(lambda future: future.cancelled() or future.exception())
+        return msg_id
+
+    async def _open(self) -> WebSocketClientConnection:
+        request = await self._gateway.websocket_request(self.kernel_id, self.client_id)
+        target = self._gateway.target
+        try:
+            connection = await websocket_connect(
+                request, subprotocols=[V1_SUBPROTOCOL], max_message_size=MAX_FRAME_BYTES
+            )
+        except HTTPClientError as error:
+            if error.code in (401, 403):
+                raise GatewayError(unauthorized_sentence(target), code="gateway_unauthorized") from error
+            if error.code == 404:
+                raise GatewayError("The gateway does not know the kernel.", code="kernel_gone") from error
+            if error.code == 599:
+                raise connection_error(target, error) from error
+            raise GatewayError(
+                "The kernel did not come up: the gateway could not reach it.", code="kernel_not_up"
+            ) from error
+        except WebSocketError as error:
+            raise GatewayError(
+                f"The server at gateway_url ({target.url}) opens no websocket; does a proxy block upgrades?",
+                code="gateway_no_websocket",
+            ) from error
+        except CONNECT_ERRORS as error:
+            raise connection_error(target, error) from error
+        self._v1 = connection.selected_subprotocol == V1_SUBPROTOCOL
+        return connection
+
+    async def _read(self) -> None:
+        connection = self._connection
+        while connection is not None:
+            await self._read_until_closed(connection)
+            if connection.close_code == CLOSE_KERNEL_GONE:
+                self._connection = None
+                self._on_gone("The gateway ended the kernel.")
+                return
+            self._close_connection()
+            connection = self._connection = await self._reconnect()
+            if connection is not None:
+                self._on_reconnect()
+
+    async def _read_until_closed(self, connection: WebSocketClientConnection) -> None:
+        """Deliver messages until the socket closes (a frame over the limit closes it, too)."""
+        sock = _socket_of(connection)
+        while True:
+            frame = await connection.read_message()
+            if frame is None:
+                return
+            _acknowledge_now(sock)
+            try:
+                message = decode(frame, v1=self._v1)
+            except BadMessageError:
+                log.warning("The gateway sent a frame that is not a Jupyter message; it is skipped.")
+                continue
+            self._on_message(message)
+
+    async def _reconnect(self) -> WebSocketClientConnection | None:
+        """The new socket, or None once `on_gone` was called."""
+        reason = "The gateway can't be reached."
+        for delay in RECONNECT_DELAYS:
+            try:
+                if not await self._gateway.has_kernel(self.kernel_id):
+                    self._on_gone("The gateway does not know the kernel any more.")
+                    return None
+                return await self._open()
+            except GatewayError as error:
+                reason = error.message
+                if error.code == "kernel_gone":
+                    break
+            await asyncio.sleep(delay)
+        self._on_gone(reason)
+        return None
+
+    def _close_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+def _socket_of(connection: WebSocketClientConnection) -> socket.socket | None:
+    stream = getattr(connection.protocol, "stream", None)
+    sock = getattr(stream, "socket", None)
+    return sock if isinstance(sock, socket.socket) else None
+
+
+def _acknowledge_now(sock: socket.socket | None) -> None:
+    """Ask for an immediate TCP acknowledgement of what comes next.
+
+    A stock gateway's socket has Nagle's algorithm on and waits for our delayed acknowledgement: 40 ms
+    for each run. Linux forgets the option, so it is set again after each read.
+    """
+    if sock is not None and hasattr(socket, "TCP_QUICKACK"):
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)

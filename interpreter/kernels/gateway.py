@@ -1,0 +1,286 @@
+"""The gateway's REST API: the one module that knows it.
+
+Kernel Gateway and Jupyter Server speak the same (jupyter-server.readthedocs.io, "REST API"). A body
+that the gateway sends with an error is never passed on: it may hold a traceback.
+"""
+
+import asyncio
+import json
+import socket
+import ssl
+from collections.abc import Mapping
+from http.cookies import SimpleCookie
+from typing import Any
+from urllib.parse import urlencode
+
+from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest, HTTPResponse
+from tornado.httputil import HTTPHeaders
+from tornado.iostream import StreamClosedError
+
+from interpreter.errors import GatewayError, InvalidRequestError
+from interpreter.kernels.target import GatewayTarget
+from interpreter.models import JSON
+
+MAX_REST_CONNECTIONS = 1000
+CONNECT_ERRORS = (OSError, StreamClosedError, HTTPClientError)
+
+
+class Gateway:
+    """A client of one gateway.
+
+    Every method raises GatewayError with a sentence that names the setting to change.
+    """
+
+    def __init__(self, target: GatewayTarget) -> None:
+        self.target = target
+        # Tornado's client runs ten requests at once unless told otherwise.
+        self._client = AsyncHTTPClient(force_instance=True, max_clients=MAX_REST_CONNECTIONS)
+        self._cookies: dict[str, str] = {}
+        self._login_lock = asyncio.Lock()
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        self._client.close()
+
+    async def start_kernel(
+        self, name: str, *, path: str | None = None, env: Mapping[str, str] | None = None
+    ) -> str:
+        """Ask for a kernel and give its id; it is not ready before its websocket answers."""
+        body: JSON = {"name": name, "env": dict(env or {})}
+        if path is not None:
+            body["path"] = path
+        answer = await self._json("POST", "api", "kernels", body=body)
+        kernel_id = answer.get("id") if isinstance(answer, dict) else None
+        if not isinstance(kernel_id, str) or not kernel_id:
+            raise GatewayError("The gateway answered without a kernel id; check gateway_url.")
+        return kernel_id
+
+    async def has_kernel(self, kernel_id: str) -> bool:
+        """Whether the gateway still knows the kernel."""
+        response = await self._request("GET", "api", "kernels", kernel_id, accept=(404,))
+        return response.code != 404
+
+    async def interrupt_kernel(self, kernel_id: str) -> None:
+        """Send SIGINT, or an interrupt message, as the kernelspec says."""
+        await self._request("POST", "api", "kernels", kernel_id, "interrupt", body={})
+
+    async def restart_kernel(self, kernel_id: str) -> None:
+        """Restart; the websocket stays, but what it receives must be waited for (`Kernel.resync`)."""
+        await self._request("POST", "api", "kernels", kernel_id, "restart", body={})
+
+    async def delete_kernel(self, kernel_id: str) -> None:
+        """Shut the kernel down; it is gone when this returns, or was before."""
+        await self._request("DELETE", "api", "kernels", kernel_id, accept=(404,))
+
+    async def kernelspecs(self) -> JSON:
+        """``{"default": name, "kernelspecs": {name: {"display_name", "language"}}}``."""
+        answer = await self._json("GET", "api", "kernelspecs")
+        specs = answer.get("kernelspecs") if isinstance(answer, dict) else None
+        if not isinstance(specs, dict):
+            raise GatewayError(
+                "The server at gateway_url is not a Jupyter server: it lists no kernelspecs.",
+                code="not_jupyter",
+            )
+        listed = {name: _spec_summary(name, spec) for name, spec in sorted(specs.items())}
+        return {"default": answer.get("default"), "kernelspecs": listed}
+
+    async def check(self, kernel_name: str) -> str:
+        """Look whether the gateway can be used; a sentence about it.
+
+        Raises GatewayError when not.
+        """
+        version = await self._json("GET", "api")
+        if not isinstance(version, dict) or "version" not in version:
+            raise GatewayError(
+                f"The server at gateway_url ({self.target.url}) is not a Jupyter server.", code="not_jupyter"
+            )
+        specs = (await self.kernelspecs())["kernelspecs"]
+        if kernel_name not in specs:
+            names = ", ".join(specs) or "none"
+            raise GatewayError(
+                f"The gateway has no kernelspec '{kernel_name}'; set kernel_name to one of: {names}.",
+                code="no_such_kernelspec",
+            )
+        return f"Kernel gateway {version['version']} with the kernelspecs {', '.join(specs)}."
+
+    async def websocket_request(self, kernel_id: str, client_id: str) -> HTTPRequest:
+        """The upgrade request for a kernel's channels, with its credentials."""
+        await self._ensure_login()
+        return HTTPRequest(
+            self.target.ws_url(kernel_id, client_id),
+            headers=self._headers(),
+            connect_timeout=self.target.connect_timeout,
+            request_timeout=self.target.request_timeout,
+            ssl_options=self.target.tls,
+        )
+
+    async def _json(self, method: str, *parts: str, body: JSON | None = None) -> Any:
+        response = await self._request(method, *parts, body=body)
+        try:
+            return json.loads(response.body)
+        except ValueError as error:
+            raise GatewayError(
+                f"The server at gateway_url ({self.target.url}) is not a Jupyter server: "
+                "it does not answer with JSON.",
+                code="not_jupyter",
+            ) from error
+
+    async def _request(
+        self, method: str, *parts: str, body: JSON | None = None, accept: tuple[int, ...] = ()
+    ) -> HTTPResponse:
+        await self._ensure_login()
+        response = await self._fetch(method, *parts, body=body)
+        if response.code in (401, 403) and self.target.auth == "password":
+            # A login does not last for ever, and a restarted server knows none of its cookies.
+            self._cookies.clear()
+            await self._ensure_login()
+            response = await self._fetch(method, *parts, body=body)
+        if response.code < 300 or response.code in accept:
+            return response
+        raise self._error_of(response, body)
+
+    async def _fetch(self, method: str, *parts: str, body: JSON | None = None) -> HTTPResponse:
+        request = HTTPRequest(
+            self.target.http_url(*parts),
+            method=method,
+            headers=self._headers(),
+            body=None if body is None else json.dumps(body),
+            follow_redirects=False,
+            connect_timeout=self.target.connect_timeout,
+            request_timeout=self.target.request_timeout,
+            ssl_options=self.target.tls,
+        )
+        return await self._send(request)
+
+    async def _send(self, request: HTTPRequest) -> HTTPResponse:
+        try:
+            return await self._client.fetch(request, raise_error=False)
+        except CONNECT_ERRORS as error:
+            raise connection_error(self.target, error) from error
+
+    def _headers(self) -> HTTPHeaders:
+        headers = HTTPHeaders({"Content-Type": "application/json"})
+        if self.target.auth == "token":
+            headers["Authorization"] = f"token {self.target.token}"
+        if self._cookies:
+            headers["Cookie"] = "; ".join(f"{name}={value}" for name, value in self._cookies.items())
+            headers["X-XSRFToken"] = self._cookies.get("_xsrf", "")
+        return headers
+
+    async def _ensure_login(self) -> None:
+        """Log in by a Jupyter Server's form: GET sets the `_xsrf` cookie, POST the login's."""
+        if self.target.auth != "password" or self._cookies:
+            return
+        async with self._login_lock:
+            if self._cookies:
+                return
+            url = self.target.http_url("login")
+            page = await self._send(self._form_request("GET", url, {}, None))
+            cookies = _cookies_of(page)
+            form = {"password": self.target.password, "_xsrf": cookies.get("_xsrf", "")}
+            answer = await self._send(self._form_request("POST", url, cookies, form))
+            if answer.code not in (302, 303):
+                if answer.code in (401, 403):
+                    raise GatewayError("The gateway refuses gateway_password.", code="gateway_unauthorized")
+                raise GatewayError(
+                    "The gateway has no login form; set gateway_auth to 'token' or 'none'.",
+                    code="gateway_unauthorized",
+                )
+            self._cookies = {**cookies, **_cookies_of(answer)}
+
+    def _form_request(
+        self, method: str, url: str, cookies: Mapping[str, str], form: Mapping[str, str] | None
+    ) -> HTTPRequest:
+        headers = {"Cookie": "; ".join(f"{name}={value}" for name, value in cookies.items())}
+        if form is not None:
+            headers["Content-Type"] = "application/x-www-form-urlencoded"
+        return HTTPRequest(
+            url,
+            method=method,
+            headers=headers,
+            body=None if form is None else urlencode(form),
+            follow_redirects=False,
+            connect_timeout=self.target.connect_timeout,
+            request_timeout=self.target.request_timeout,
+            ssl_options=self.target.tls,
+        )
+
+    def _error_of(self, response: HTTPResponse, body: JSON | None) -> Exception:
+        """The error that a refusal of the gateway means to whoever asked us."""
+        name = (body or {}).get("name")
+        # Stock gateways answer 500 for an unknown kernelspec; only the words tell.
+        if name and b"No such kernel" in (response.body or b""):
+            return InvalidRequestError(
+                f"There is no kernelspec '{name}'; GET /v1/kernelspecs lists those that can be used.",
+                param="kernel_name",
+                code="no_such_kernelspec",
+            )
+        if response.code == 401 or (response.code in (302, 403) and not name):
+            return GatewayError(unauthorized_sentence(self.target), code="gateway_unauthorized")
+        if response.code in (403, 429):
+            return GatewayError(
+                "The gateway refuses another kernel: its own limit is reached (max_kernels of the gateway).",
+                code="gateway_full",
+            )
+        if response.code == 404:
+            return GatewayError(
+                f"The server at gateway_url ({self.target.url}) does not know this path; "
+                "is its base path in gateway_url?",
+                code="not_jupyter",
+            )
+        return GatewayError(f"The gateway answered with status {response.code}.", code="gateway_failed")
+
+
+def unauthorized_sentence(target: GatewayTarget) -> str:
+    """Which setting to change when the gateway wants other credentials."""
+    if target.auth == "none":
+        return "The gateway wants credentials; set gateway_auth and gateway_token or gateway_password."
+    return f"The gateway refuses gateway_{target.auth}."
+
+
+def connection_error(target: GatewayTarget, error: BaseException) -> GatewayError:
+    """What went wrong on the way to the gateway, in one sentence that names the setting."""
+    url = target.url
+    if isinstance(error, ssl.SSLCertVerificationError):
+        reason = error.verify_message or "it can't be verified"
+        return GatewayError(
+            f"The gateway's TLS certificate is not trusted ({reason}); "
+            "set gateway_ca_file, or change gateway_url to the name in the certificate.",
+            code="gateway_certificate",
+        )
+    if isinstance(error, ssl.SSLError):
+        return GatewayError(
+            f"No TLS connection to {url}; does gateway_url need http, or gateway_client_cert?",
+            code="gateway_tls",
+        )
+    if isinstance(error, socket.gaierror):
+        return GatewayError(
+            f"The host name '{target.host}' of gateway_url does not resolve.", code="gateway_unresolved"
+        )
+    if isinstance(error, ConnectionRefusedError):
+        return GatewayError(
+            f"Nothing listens at {url}: connection refused; start the gateway or change gateway_url.",
+            code="gateway_refused",
+        )
+    if isinstance(error, HTTPClientError) and error.code == 599 and "imeout" in str(error):
+        return GatewayError(
+            f"The gateway at {url} did not answer in time (gateway_connect_timeout, gateway_request_timeout).",
+            code="gateway_timeout",
+        )
+    return GatewayError(f"The connection to the gateway at {url} broke.", code="gateway_unreachable")
+
+
+def _spec_summary(name: str, entry: Any) -> JSON:
+    spec = entry.get("spec") if isinstance(entry, dict) else None
+    spec = spec if isinstance(spec, dict) else {}
+    return {
+        "display_name": str(spec.get("display_name") or name),
+        "language": str(spec.get("language") or ""),
+    }
+
+
+def _cookies_of(response: HTTPResponse) -> dict[str, str]:
+    cookies: SimpleCookie = SimpleCookie()
+    for line in response.headers.get_list("Set-Cookie"):
+        cookies.load(line)
+    return {name: morsel.value for name, morsel in cookies.items() if morsel.value}

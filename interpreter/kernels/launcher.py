@@ -1,0 +1,55 @@
+"""Starts the kernels of sessions on a gateway."""
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+
+from interpreter.errors import GatewayError, KernelStartTimeoutError
+from interpreter.kernels.gateway import Gateway
+from interpreter.kernels.kernel import Kernel
+from interpreter.models import JSON, SessionInfo
+
+ATTACH_TIMEOUT = 15.0  # seconds for a kernel of an earlier service to answer
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayLauncher:
+    """Starts each kernel when it is asked for.
+
+    ``workspace_path`` is where the workspaces lie below the gateway's root folder, None when the
+    gateway does not share our disk. ``outlives_service``: the gateway is not a part of this service.
+    """
+
+    gateway: Gateway
+    start_timeout: float
+    workspace_path: str | None
+    outlives_service: bool
+
+    async def launch(self, info: SessionInfo) -> Kernel:
+        """A kernel for the session. Raises GatewayError, KernelStartTimeoutError, InvalidRequestError."""
+        env = {"KERNEL_SESSION_ID": info.id, "KERNEL_USERNAME": "interpreter"}
+        if info.network is not None:
+            env["KERNEL_NETWORK"] = info.network
+        path = None
+        if self.workspace_path is not None:
+            path = f"{self.workspace_path}/{info.id}".lstrip("/")
+        return await Kernel.start(
+            self.gateway, info.kernel_name, timeout=self.start_timeout, path=path, env=env
+        )
+
+    async def attach(self, info: SessionInfo, kernel_id: str) -> Kernel | None:
+        """The kernel that an earlier service left running, None when it is gone or stuck.
+
+        What it still executes is interrupted: the run that asked for it is over.
+        """
+        with contextlib.suppress(GatewayError, KernelStartTimeoutError):
+            async with asyncio.timeout(ATTACH_TIMEOUT):
+                if not await self.gateway.has_kernel(kernel_id):
+                    return None
+                await self.gateway.interrupt_kernel(kernel_id)
+            return await Kernel.attach(self.gateway, kernel_id, info.kernel_name, timeout=ATTACH_TIMEOUT)
+        return None
+
+    async def kernelspecs(self) -> JSON:
+        """The gateway's kernelspecs."""
+        return await self.gateway.kernelspecs()

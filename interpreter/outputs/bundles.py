@@ -1,0 +1,103 @@
+"""MIME bundles made valid and bounded. Pure."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..models import JSON
+from .streams import cut_text
+from .text import clean_text, sized_json, utf8_length
+
+# nbformat.v4.5.schema.json, definitions/misc/mimebundle: the types whose value may be any JSON.
+_JSON_MIME = re.compile(r"^application/(.*\+)?json$")
+PLAIN = "text/plain"
+
+
+@dataclass(frozen=True, slots=True)
+class OutputLimits:
+    """Bytes and counts kept of one run; the settings of the same names."""
+
+    max_output_bytes: int
+    max_mime_bytes: int
+    max_display_bytes: int
+    max_outputs: int
+
+
+@dataclass(slots=True)
+class Bundle:
+    """Data and metadata of a display; ``size`` in bytes, and what its limits dropped."""
+
+    data: JSON = field(default_factory=dict)
+    metadata: JSON = field(default_factory=dict)
+    size: int = 0
+    dropped_values: int = 0
+    dropped_bytes: int = 0
+
+    def drop(self, size: int) -> None:
+        """Count a value that was left out or cut."""
+        self.dropped_values += 1
+        self.dropped_bytes += size
+
+
+def read_bundle(data: Any, metadata: Any, max_mime_bytes: int) -> Bundle:
+    """The valid bundle in whatever a message holds.
+
+    A value over ``max_mime_bytes`` is left out, ``text/plain`` cut instead; if that leaves a bundle
+    without text, a sentence takes its place.
+    """
+    bundle = Bundle()
+    notice = ""
+    for key, value in data.items() if isinstance(data, Mapping) else ():
+        if not isinstance(key, str) or (value is None and not _JSON_MIME.search(key)):
+            continue
+        mime = clean_text(key)
+        clean, size = _read_value(mime, value, max_mime_bytes)
+        if size > max_mime_bytes and mime == PLAIN:
+            clean, dropped = cut_text(clean, max_mime_bytes)
+            bundle.drop(dropped)
+            size = max_mime_bytes
+        elif size > max_mime_bytes:
+            bundle.drop(size)
+            notice = f"[{mime[:100]} of {size:,} bytes is not shown: the limit is {max_mime_bytes:,} bytes]"
+            continue
+        bundle.data[mime] = clean
+        bundle.size += size + len(mime)
+    if notice:
+        bundle.data.setdefault(PLAIN, notice)
+    _read_metadata(bundle, metadata, max_mime_bytes)
+    return bundle
+
+
+def _read_value(mime: str, value: Any, limit: int) -> tuple[Any, int]:
+    """The clean value and its bytes; not cleaned where it is over the limit."""
+    if _JSON_MIME.search(mime):
+        return sized_json(value)
+    if isinstance(value, list) and all(isinstance(line, str) for line in value):
+        value = "".join(value)
+    elif not isinstance(value, str):
+        value, size = sized_json(value)
+        if not isinstance(value, str):
+            return json.dumps(value) if size <= limit else "", size
+    if mime.startswith("image/") and not mime.endswith("+xml"):
+        value = value.replace("\n", "").replace("\r", "")
+    size = utf8_length(value)
+    return (clean_text(value) if size <= limit else value), size
+
+
+def _read_metadata(bundle: Bundle, metadata: Any, limit: int) -> None:
+    if not isinstance(metadata, Mapping) or not metadata:
+        return
+    clean, size = sized_json(dict(metadata))
+    if size > limit:
+        bundle.drop(size)
+    else:
+        bundle.metadata = clean
+        bundle.size += size
+
+
+def refuse(bundle: Bundle, limit: int) -> Bundle:
+    """What stands for a bundle that ``max_display_bytes`` has no room for."""
+    notice = f"[A display of {bundle.size:,} bytes is not shown: the limit of a run is {limit:,} bytes]"
+    return Bundle({PLAIN: notice}, {}, 0, bundle.dropped_values, bundle.dropped_bytes)

@@ -1,0 +1,340 @@
+"""The messages of one run folded into its outputs. Pure.
+
+The result equals that of nbclient with ``coalesce_streams=True`` (``nbclient/client.py``:
+``process_message``, ``output``, ``clear_output``, ``_update_display_id``, ``async_execute_cell``),
+plus what nbclient passes over: the pager's text, errors known only from the reply, limits. Message
+contents are those of "Messaging in Jupyter" (jupyter-client.readthedocs.io).
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..messages import Message
+from ..models import JSON, Folded, RunError
+from .bundles import PLAIN, Bundle, OutputLimits, read_bundle, refuse
+from .displays import Displays
+from .failure import choose_error, read_error, run_error
+from .live import Live
+from .notices import notices
+from .part import Part, Slot, Tally
+from .text import clean_text, plain_text, strip_ansi, utf8_length
+
+_MAX_PAGERS = 16
+_MIN_ERROR_BYTES = 16 * 1024  # kept of an error when displays have used up their room
+
+
+class OutputFolder:
+    """Folds what one run prints, shows and raises; see `feed`, `close` and `folded`.
+
+    ``on_event(kind, data)`` gets what clients see live, up to `close`: ``output`` (of a stream only
+    the new text), ``output.update`` and ``output.clear``. An index is the place at that moment; the
+    folded outputs decide. ``on_amend(run_id, index, data, metadata)`` gets an update of a display
+    that an earlier run of the session made, for that run's `amend`.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        limits: OutputLimits,
+        displays: Displays,
+        *,
+        code: str,
+        on_event: Callable[[str, JSON], None],
+        on_amend: Callable[[str, int, JSON, JSON], None],
+    ) -> None:
+        self.ask_exit = False
+        self._run_id = run_id
+        self._limits = limits
+        self._displays = displays
+        self._code = code
+        self._on_amend = on_amend
+        self._live = Live(on_event, limits)
+        self._main = self._part = Part(limits.max_outputs)
+        self._late: Part | None = None
+        self._clear_waits = False
+        self._display_bytes = 0
+        self._display_ids: set[str | int] = set()
+        self._pagers: list[Slot] = []
+        self._shown_errors: deque[JSON] = deque(maxlen=4)
+        self._reply_status: str | None = None
+        self._reply_error: JSON | None = None
+        self._count: int | None = None
+        self._reply_count: int | None = None
+        self._lost_bytes = 0
+        self._handlers: dict[str, Callable[[Mapping[str, Any]], None]] = {
+            "stream": self._on_stream,
+            "display_data": self._on_display,
+            "execute_result": self._on_display,
+            "update_display_data": self._on_update,
+            "error": self._on_error,
+            "clear_output": self._on_clear,
+            "execute_reply": self._on_reply,
+        }
+
+    # Messages
+
+    def feed(self, message: Message) -> None:
+        """Take one iopub message or the execute reply of this run; odd ones never raise."""
+        content = message.content if isinstance(message.content, Mapping) else {}
+        if isinstance(message.metadata, Mapping):
+            self._lost_bytes += _count(message.metadata.get("interpreter_dropped_bytes")) or 0
+        if not self._is_late and message.msg_type in ("execute_input", "execute_result"):
+            self._count = _count(content.get("execution_count"), self._count)
+        handler = self._handlers.get(message.msg_type)
+        if handler is not None:
+            handler({**content, "output_type": message.msg_type})
+
+    @property
+    def _is_late(self) -> bool:
+        return self._late is not None
+
+    def _on_stream(self, content: Mapping[str, Any]) -> None:
+        name, text = content.get("name", "stdout"), content.get("text", "")
+        if isinstance(text, list):
+            text = "".join(line for line in text if isinstance(line, str))
+        if not isinstance(name, str) or not isinstance(text, str):
+            return
+        self._clear_if_waiting()
+        name = clean_text(name[:100])
+        slot = self._part.streams.get(name)
+        if slot is None:
+            slot = self._part.new_stream(name, self._limits.max_output_bytes)
+            if slot is None or self._place(slot) is None:
+                self._part.tally.bytes += utf8_length(text)
+                return
+        if slot.stream is not None:
+            self._live.stream(slot.index, name, text, slot.stream.head_space)
+            slot.stream.append(text)
+
+    def _on_display(self, content: Mapping[str, Any]) -> None:
+        display_id = _display_id(content)
+        bundle = read_bundle(content.get("data"), content.get("metadata"), self._limits.max_mime_bytes)
+        if display_id is not None:
+            self._update(display_id, bundle)
+        self._clear_if_waiting()
+        output = {"output_type": content["output_type"], "metadata": {}, "data": {}}
+        if output["output_type"] == "execute_result":
+            output["execution_count"] = _count(content.get("execution_count"))
+        self._add(Slot(output, display_id=display_id), bundle)
+
+    def _on_update(self, content: Mapping[str, Any]) -> None:
+        display_id = _display_id(content)
+        if display_id is not None and self._displays.find(display_id):
+            bundle = read_bundle(content.get("data"), content.get("metadata"), self._limits.max_mime_bytes)
+            self._update(display_id, bundle)
+
+    def _on_error(self, content: Mapping[str, Any]) -> None:
+        self._clear_if_waiting()
+        room = max(self._limits.max_display_bytes - self._display_bytes, _MIN_ERROR_BYTES)
+        output, dropped = read_error(content, min(self._limits.max_output_bytes, room))
+        if not self._is_late:
+            self._shown_errors.append(output)
+        if dropped:
+            self._part.tally.errors += 1
+            self._part.tally.bytes += dropped
+        size = sum(map(len, output["traceback"])) + len(output["evalue"])
+        self._place(Slot(output, size))
+
+    def _on_clear(self, content: Mapping[str, Any]) -> None:
+        if content.get("wait"):
+            self._clear_waits = True
+        else:
+            self._clear()
+
+    def _on_reply(self, content: Mapping[str, Any]) -> None:
+        if self._is_late or self._reply_status is not None:
+            return
+        status = content.get("status")
+        self._reply_status = status if isinstance(status, str) else ""
+        self._reply_count = _count(content.get("execution_count"))
+        if status == "error":
+            self._reply_error, _ = read_error(content, self._limits.max_output_bytes)
+        payload = content.get("payload")
+        for item in payload if isinstance(payload, list) else ():
+            if not isinstance(item, Mapping):
+                continue
+            if item.get("source") == "ask_exit":
+                self.ask_exit = True
+            elif item.get("source") == "page" and len(self._pagers) < _MAX_PAGERS:
+                self._on_pager(item.get("data"))
+
+    def _on_pager(self, data: Any) -> None:
+        bundle = read_bundle(data, None, self._limits.max_mime_bytes)
+        if bundle.data:
+            bundle = self._admit(bundle, 0, self._main.tally)
+            output = {"output_type": "display_data", "metadata": {}, "data": bundle.data}
+            self._pagers.append(Slot(output, bundle.size))
+
+    # Outputs
+
+    def _add(self, slot: Slot, bundle: Bundle) -> None:
+        """Place a display, within the room for displays."""
+        if len(self._part.slots) >= self._part.capacity and self._part.victim(slot.kind) is None:
+            self._part.tally.outputs += 1
+            self._part.tally.bytes += bundle.size
+            return
+        self._fill(slot, self._admit(bundle, 0, self._part.tally))
+        index = self._place(slot)
+        if index is not None and slot.display_id is not None:
+            self._display_ids.add(slot.display_id)
+            self._displays.add(slot.display_id, self._run_id, index)
+
+    def _admit(self, bundle: Bundle, freed: int, tally: Tally) -> Bundle:
+        """The bundle, or a sentence when all displays would be too much; its cuts are counted."""
+        if self._display_bytes - freed + bundle.size > self._limits.max_display_bytes:
+            tally.displays += 1
+            tally.bytes += bundle.size
+            bundle = refuse(bundle, self._limits.max_display_bytes)
+        tally.values += bundle.dropped_values
+        tally.bytes += bundle.dropped_bytes
+        self._display_bytes += bundle.size - freed
+        return bundle
+
+    @staticmethod
+    def _fill(slot: Slot, bundle: Bundle) -> None:
+        slot.output = {**slot.output, "data": bundle.data, "metadata": bundle.metadata}
+        slot.size = bundle.size
+
+    def _place(self, slot: Slot) -> int | None:
+        """Append an output; its index among all outputs of the run."""
+        if slot.kind == "error":
+            self._display_bytes += slot.size
+        self._displace(slot.kind)
+        place = self._part.add(slot)
+        if place is None:
+            self._display_bytes -= slot.size
+            return None
+        index = self._offset + place
+        if slot.stream is None:
+            self._live.output(index, slot.output, slot.size)
+        return index
+
+    def _displace(self, kind: str) -> None:
+        """Account for the output that must go for one of this kind, and those that move up."""
+        victim = self._part.victim(kind)
+        if victim is not None:
+            self._display_bytes -= self._part.slots[victim].size
+            self._displays.forget(self._display_ids, self._run_id, self._offset + victim)
+
+    @property
+    def _offset(self) -> int:
+        return len(self._main.slots) if self._is_late else 0
+
+    def _clear_if_waiting(self) -> None:
+        if self._clear_waits:
+            self._clear_waits = False
+            self._clear()
+
+    def _clear(self) -> None:
+        """Remove the outputs; of a complete run only those that came late."""
+        self._display_bytes -= sum(slot.size for slot in self._part.slots)
+        self._displays.forget(self._display_ids, self._run_id, self._offset)
+        if not self._is_late:
+            self._display_ids.clear()
+        self._part.reset()
+        self._live.clear()
+
+    # Displays shown before
+
+    def _update(self, display_id: str | int, bundle: Bundle) -> None:
+        for run_id, index in self._displays.find(display_id):
+            if run_id == self._run_id:
+                self._replace(index, bundle)
+            else:
+                self._on_amend(run_id, index, bundle.data, bundle.metadata)
+
+    def amend(self, index: int, data: JSON, metadata: JSON) -> None:
+        """Replace a display's data, as another run's folder found; nothing for an unknown index."""
+        self._replace(index, read_bundle(data, metadata, self._limits.max_mime_bytes))
+
+    def _replace(self, index: int, bundle: Bundle) -> None:
+        slots = [*self._main.slots, *(self._late.slots if self._late else ())]
+        if not 0 <= index < len(slots) or "data" not in slots[index].output:
+            return
+        slot = slots[index]
+        tally = self._main.tally if index < len(self._main.slots) else self._part.tally
+        self._fill(slot, self._admit(bundle, slot.size, tally))
+        self._live.update(index, slot.output, slot.size)
+
+    # Results
+
+    def close(self) -> None:
+        """The run is complete: the pager's text follows its outputs, and what comes now is late."""
+        if self._is_late:
+            return
+        self._clear_waits = False
+        for slot in self._pagers:
+            self._place_pager(slot)
+        self._pagers = []
+        self._live.close()
+        self._part = self._late = Part(max(self._limits.max_outputs - len(self._main.slots), 0))
+
+    def _place_pager(self, slot: Slot) -> None:
+        index = self._main.add(slot)
+        if index is None:
+            self._display_bytes -= slot.size
+        else:
+            self._live.output(index, slot.output, slot.size)
+
+    @property
+    def late_indexes(self) -> tuple[int, ...]:
+        """Which of the folded outputs came after `close`."""
+        if self._late is None:
+            return ()
+        start = len(self._main.slots)
+        return tuple(range(start, start + len(self._late.slots)))
+
+    def folded(self) -> Folded:
+        """All outputs up to now."""
+        outputs, cuts = self._main.render()
+        result = _result(outputs)
+        outputs += [slot.output for slot in self._pagers]
+        tallies = [self._main.tally]
+        if self._late is not None:
+            late_outputs, late_cuts = self._late.render()
+            outputs += late_outputs
+            cuts += [(f"late {name}", shown, dropped) for name, shown, dropped in late_cuts]
+            tallies.append(self._late.tally)
+        dropped = sum(cut[2] for cut in cuts) + sum(tally.bytes for tally in tallies) + self._lost_bytes
+        sentences = notices(cuts, tallies, self._lost_bytes, self._limits)
+        stdout, stderr = _stream_text(outputs, "stdout"), _stream_text(outputs, "stderr")
+        return Folded(
+            outputs=tuple(outputs),
+            stdout=stdout,
+            stderr=stderr,
+            result=result,
+            error=self._error(stderr),
+            execution_count=self._reply_count if self._count is None else self._count,
+            truncated=bool(sentences),
+            dropped_bytes=dropped,
+            notices=sentences,
+        )
+
+    def _error(self, stderr: str) -> RunError | None:
+        error = choose_error(self._shown_errors, self._reply_status, self._reply_error)
+        count = self._reply_count if self._count is None else self._count
+        return run_error(error, self._code, count, stderr) if error else None
+
+
+def _display_id(content: Mapping[str, Any]) -> str | int | None:
+    transient = content.get("transient")
+    display_id = transient.get("display_id") if isinstance(transient, Mapping) else None
+    return display_id if display_id and isinstance(display_id, str | int) else None
+
+
+def _count(value: Any, default: int | None = None) -> int | None:
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+    return int(value) if is_count else default
+
+
+def _stream_text(outputs: list[JSON], name: str) -> str:
+    return "".join(plain_text(output["text"]) for output in outputs if output.get("name") == name)
+
+
+def _result(outputs: list[JSON]) -> str | None:
+    for output in reversed(outputs):
+        if output["output_type"] == "execute_result":
+            text = output["data"].get(PLAIN)
+            return strip_ansi(text) if isinstance(text, str) else None
+    return None

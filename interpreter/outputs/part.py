@@ -1,0 +1,115 @@
+"""The outputs of one part of a run's life: until it was complete, or after. Pure."""
+
+import itertools
+from dataclasses import dataclass
+
+from ..models import JSON
+from .streams import StreamText
+
+_MAX_STREAMS = 4  # kernels know two names; each may hold max_output_bytes
+
+
+@dataclass(slots=True)
+class Slot:
+    """One output. ``size`` are its bytes under ``max_display_bytes``; ``stream`` holds a stream's text.
+
+    ``index`` is its place in its part.
+    """
+
+    output: JSON
+    size: int = 0
+    display_id: str | int | None = None
+    stream: StreamText | None = None
+    index: int = 0
+
+    @property
+    def kind(self) -> str:
+        return str(self.output["output_type"])
+
+
+@dataclass(slots=True)
+class Tally:
+    """What limits left out of a part."""
+
+    values: int = 0
+    displays: int = 0
+    outputs: int = 0
+    errors: int = 0
+    bytes: int = 0
+
+
+class Part:
+    """Up to ``capacity`` outputs, with one per stream name as nbclient coalesces them.
+
+    The first outputs are kept. When there is no room, a stream, an error or an execute_result takes
+    the place of the last display, or of an earlier output of its own kind.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.slots: list[Slot] = []
+        self.streams: dict[str, Slot] = {}
+        self.tally = Tally()
+
+    def reset(self) -> None:
+        """Remove all outputs, and what is known of left out ones."""
+        self.slots, self.streams, self.tally = [], {}, Tally()
+
+    def new_stream(self, name: str, limit: int) -> Slot | None:
+        """An output for a stream that has none, to `add`; None, and counted, if there are too many."""
+        if len(self.streams) >= _MAX_STREAMS:
+            self.tally.outputs += 1
+            return None
+        return Slot({"output_type": "stream", "name": name, "text": ""}, stream=StreamText(limit))
+
+    def add(self, slot: Slot) -> int | None:
+        """Append an output and return its index, or None when it was left out (which is counted).
+
+        Look at `victim` first to know which output it will displace.
+        """
+        if len(self.slots) >= self.capacity:
+            index = self.victim(slot.kind)
+            self.tally.outputs += 1
+            self.tally.bytes += slot.size if index is None else self.slots[index].size
+            if index is None:
+                return None
+            del self.slots[index]
+            for moved in self.slots[index:]:
+                moved.index -= 1
+        slot.index = len(self.slots)
+        self.slots.append(slot)
+        if slot.stream is not None:
+            self.streams[slot.output["name"]] = slot
+        return slot.index
+
+    def victim(self, kind: str) -> int | None:
+        """Which output must go for a new one of this kind; None when none must or none may."""
+        if len(self.slots) < self.capacity or kind == "display_data":
+            return None
+        for index in range(len(self.slots) - 1, -1, -1):
+            if self.slots[index].kind in ("display_data", kind) and self.slots[index].stream is None:
+                return index
+        return None
+
+    def render(self) -> tuple[list[JSON], list[tuple[str, int, int]]]:
+        """The nbformat outputs, and per stream that was cut its name, bytes shown and bytes dropped."""
+        outputs: list[JSON] = []
+        cuts: list[tuple[str, int, int]] = []
+        for slot in self.slots:
+            if slot.stream is None:
+                outputs.append(slot.output)
+                continue
+            text, shown, dropped = slot.stream.snapshot()
+            outputs.append({**slot.output, "text": text})
+            if dropped:
+                cuts.append((slot.output["name"], shown, dropped))
+        return _stdout_first(outputs), cuts
+
+
+def _stdout_first(outputs: list[JSON]) -> list[JSON]:
+    """nbclient's order where stdout follows stderr directly: their order is a matter of luck."""
+    for i, (first, second) in enumerate(itertools.pairwise(outputs)):
+        if first.get("name") == "stderr" and second.get("name") == "stdout":
+            outputs[i], outputs[i + 1] = second, first
+            break
+    return outputs

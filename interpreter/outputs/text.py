@@ -1,0 +1,114 @@
+"""Text and JSON from a kernel made safe for strict JSON and notebooks. Pure."""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_PIECE_CHARS = 1 << 16  # so that a 100 MB message is never encoded in one go
+_MAX_DEPTH = 100  # nbformat copies recursively, several Python frames per level
+_MAX_INT_BITS = 10_000  # Python refuses to write longer integers as decimal text
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_ANSI = re.compile(
+    r"\x1b(?:"
+    r"\[[0-?]*+[ -/]*+[@-~]"  # CSI: colours, cursor
+    r"|\][^\x07\x1b]*+(?:\x07|\x1b\\)"  # OSC: window titles, hyperlinks
+    r"|[ -/]*+[0-~]?"  # two-character escapes, and what is left of broken ones
+    r")"
+)
+
+
+def strip_ansi(text: str) -> str:
+    """``text`` without ANSI escape sequences."""
+    return _ANSI.sub("", text) if "\x1b" in text else text
+
+
+def clean_text(text: str) -> str:
+    """``text`` with each lone surrogate replaced by U+FFFD, so that it can be written as UTF-8."""
+    if text.isascii():
+        return text
+    return _SURROGATE.sub("\ufffd", text)
+
+
+def plain_text(text: str) -> str:
+    """What a person would see of printed ``text``: ANSI removed, backspaces applied."""
+    text = strip_ansi(text)
+    if "\b" not in text:
+        return text
+    shown: list[str] = []
+    for char in text:
+        if char != "\b":
+            shown.append(char)
+        elif shown and shown[-1] != "\n":
+            shown.pop()
+    return "".join(shown)
+
+
+def utf8_pieces(text: str) -> Iterator[bytes]:
+    """The cleaned UTF-8 of ``text`` in pieces that each hold whole characters."""
+    for start in range(0, len(text), _PIECE_CHARS):
+        yield clean_text(text[start : start + _PIECE_CHARS]).encode()
+
+
+def utf8_length(text: str) -> int:
+    """Bytes of ``text`` as UTF-8."""
+    return len(text) if text.isascii() else sum(map(len, utf8_pieces(text)))
+
+
+def clean_json(value: Any) -> Any:
+    """A copy of ``value`` that strict JSON can hold.
+
+    NaN and infinities become None, text is cleaned, keys become text, tuples lists, and what is
+    nested more than 100 levels deep None. Values of any other type become their text.
+    """
+    return _clean(value, 0)
+
+
+def _clean(value: Any, depth: int) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, int):
+        return int(value) if value.bit_length() <= _MAX_INT_BITS else None
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping | list | tuple):
+        if depth >= _MAX_DEPTH:
+            return None
+        if isinstance(value, Mapping):
+            return {clean_text(str(key)): _clean(item, depth + 1) for key, item in value.items()}
+        return [_clean(item, depth + 1) for item in value]
+    return clean_text(str(value))
+
+
+def sized_json(value: Any) -> tuple[Any, int]:
+    """A clean copy of ``value``, and its bytes as JSON.
+
+    What is clean already, nearly always, is copied at the speed of the C encoder.
+    """
+    try:
+        encoded = json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+        copy = json.loads(encoded)
+        if not _is_deep(copy):
+            return copy, len(encoded)
+    except (TypeError, ValueError, RecursionError):
+        pass
+    copy = clean_json(value)
+    return copy, len(json.dumps(copy, ensure_ascii=False).encode())
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(_MAX_DEPTH):
+        if not level:
+            return False
+        level = [
+            item
+            for container in level
+            for item in (container.values() if isinstance(container, dict) else container)
+            if isinstance(item, dict | list)
+        ]
+    return bool(level)

@@ -1,0 +1,243 @@
+"""The append-only file of entries and its head. Blocking: called in threads.
+
+An append is on disk (`os.fdatasync`) when it returns. If it fails, the file is cut back to where it
+was, at once or, when even that fails, before the next append: nothing is left half written.
+"""
+
+import errno
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from ..models import JSON
+from .entries import (
+    FORMAT,
+    JOURNAL_MENDED,
+    MAC_BYTES,
+    SESSION_ENDED,
+    BadEntryError,
+    Entry,
+    decode,
+    encode,
+    genesis,
+    key_id,
+    proves,
+)
+from .layout import Layout, create_file, sync_folder, write_at
+
+_log = logging.getLogger(__name__)
+_HEAD = re.compile(rb"([0-9]{12}) ([0-9]{16}) ([0-9a-f]{64}) (open |ended)\n")
+_NO_MAC = bytes(MAC_BYTES)
+
+
+class DamagedError(Exception):
+    """A journal that can't be continued, because it is not what was written."""
+
+
+class NeverBegunError(Exception):
+    """A journal whose first entry a crash cut short: its session was never promised to anyone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """How far a journal has come: the number of its entries, its length in bytes, its newest mac.
+
+    It is kept apart from the journal, in a line of fixed length that one write replaces, so that a
+    journal that was cut at the border of an entry is found out. ``ended``: the newest entry is the
+    session's end.
+    """
+
+    entries: int
+    size: int
+    mac: bytes
+    ended: bool
+
+    def encode(self) -> bytes:
+        """The line of the head's file."""
+        state = "ended" if self.ended else "open "
+        return f"{self.entries:012d} {self.size:016d} {self.mac.hex()} {state}\n".encode()
+
+
+def read_head(layout: Layout, journal_id: str) -> Head | None:
+    """The head of a journal; None when it is missing or is not one."""
+    try:
+        match = _HEAD.fullmatch(layout.head_path(journal_id).read_bytes())
+    except FileNotFoundError:
+        return None
+    if match is None:
+        return None
+    return Head(int(match[1]), int(match[2]), bytes.fromhex(match[3].decode()), match[4] == b"ended")
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Offset and bytes of each line, newline included; the last may lack it."""
+    offset = 0
+    with path.open("rb") as file:
+        for line in file:
+            yield offset, line
+            offset += len(line)
+
+
+def read_entry(descriptor: int, offset: int) -> Entry:
+    """The entry at an offset of an open journal. Raises BadEntryError."""
+    line, step = b"", 16 * 1024
+    while not line.endswith(b"\n"):
+        block = os.pread(descriptor, step, offset + len(line))
+        if not block:
+            raise BadEntryError("the journal ends within an entry")
+        line, step = line + block.partition(b"\n")[0] + (b"\n" if b"\n" in block else b""), step * 2
+    return decode(line)
+
+
+def read_ends(path: Path) -> tuple[Entry, Entry]:
+    """First and last entry of a journal, without reading what is between. Raises BadEntryError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        size, tail = os.fstat(descriptor).st_size, b""
+        while tail.count(b"\n") < 2 and len(tail) < size:
+            length = min(size, max(1024, 2 * len(tail)))
+            tail = os.pread(descriptor, length, size - length)
+        return read_entry(descriptor, 0), decode(tail[tail.rfind(b"\n", 0, -1) + 1 :])
+    finally:
+        os.close(descriptor)
+
+
+class Journal:
+    """One journal, open for appending. One thread at a time."""
+
+    def __init__(self, layout: Layout, journal_id: str, path: Path, key: bytes, head: Head) -> None:
+        self.path = path
+        self.head = head
+        self._id = journal_id
+        self._key = key
+        self._dirty = False
+        self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self._head_file = os.open(layout.head_path(journal_id), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:
+            os.close(self._file)
+            raise
+
+    @classmethod
+    def create(
+        cls, layout: Layout, journal_id: str, path: Path, key: bytes, first: tuple[datetime, str, JSON]
+    ) -> "Journal":
+        """Begin a journal with a first entry (time, kind, data). Raises OSError, and leaves nothing then."""
+        at, kind, data = first
+        make_folders(layout.record_dir, path.parent)
+        data = {**data, "format": FORMAT, "key": key_id(key)}
+        line, mac = encode(1, at, kind, data, previous=genesis(key, journal_id), key=key)
+        # The head comes first: a journal without a head is a trace of tampering, not of a crash.
+        layout.head_path(journal_id).unlink(missing_ok=True)
+        create_file(layout.head_path(journal_id), Head(0, 0, _NO_MAC, False).encode(), 0o600)
+        try:
+            create_file(path, line, 0o644)
+        except OSError:
+            layout.head_path(journal_id).unlink(missing_ok=True)
+            raise
+        journal = cls(layout, journal_id, path, key, Head(1, len(line), mac, False))
+        journal._write_head()
+        return journal
+
+    @classmethod
+    def resume(
+        cls, layout: Layout, journal_id: str, path: Path, key: bytes, visit: Callable[[Entry, int], None]
+    ) -> tuple["Journal", int]:
+        """Open a journal that a service has left; ``visit`` gets each proven entry and its offset.
+
+        Returns the journal and the number of bytes that were cut off: an entry that a crash left half
+        written, which nobody was told of. Raises DamagedError when it was changed, NeverBegunError when
+        not even its first entry was finished, OSError, and what ``visit`` raises.
+        """
+        head, state = read_head(layout, journal_id), Head(0, 0, genesis(key, journal_id), False)
+        if head is None:
+            raise DamagedError("the head of the journal is missing")
+        for offset, line in read_lines(path):
+            entry = _next_entry(line, state, key)
+            if entry is None:
+                break
+            visit(entry, offset)
+            state = Head(entry.seq, offset + len(line), entry.mac, entry.kind == SESSION_ENDED)
+            if head.entries == entry.seq and (head.size, head.mac) != (state.size, state.mac):
+                raise DamagedError("the journal is not the one that its head knows")
+        if not state.entries and not head.entries:
+            raise NeverBegunError
+        if state.entries < head.entries:
+            raise DamagedError(f"entry {state.entries + 1} of the journal was changed or is missing")
+        journal = cls(layout, journal_id, path, key, state)
+        cut = os.fstat(journal._file).st_size - state.size
+        if cut:
+            os.ftruncate(journal._file, state.size)
+            os.fdatasync(journal._file)
+        journal._write_head()
+        return journal, cut
+
+    def note_cut(self, cut: int, at: datetime) -> tuple[Entry, int]:
+        """Append that ``cut`` bytes of an unfinished entry were removed."""
+        return self.append(JOURNAL_MENDED, {"bytes": cut}, at)
+
+    def append(self, kind: str, data: JSON, at: datetime) -> tuple[Entry, int]:
+        """Append an entry; it is on disk when this returns it and its offset. Raises OSError."""
+        head = self.head
+        line, mac = encode(head.entries + 1, at, kind, data, previous=head.mac, key=self._key)
+        if not os.fstat(self._file).st_nlink:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        if self._dirty:
+            self._cut_back()
+        try:
+            write_at(self._file, line, head.size)
+            os.fdatasync(self._file)
+        except OSError:
+            self._dirty = True
+            try:
+                self._cut_back()
+            except OSError as error:
+                _log.warning("a half-written entry stays until the next append: %s", error.strerror)
+            raise
+        self.head = Head(head.entries + 1, head.size + len(line), mac, kind == SESSION_ENDED)
+        self._write_head()
+        return Entry(self.head.entries, at, kind, data, mac), head.size
+
+    def read(self, offset: int) -> Entry:
+        """The entry at ``offset``. Raises BadEntryError, OSError."""
+        return read_entry(self._file, offset)
+
+    def close(self) -> None:
+        """Give the files back."""
+        os.close(self._file)
+        os.close(self._head_file)
+
+    def _cut_back(self) -> None:
+        os.ftruncate(self._file, self.head.size)
+        os.fdatasync(self._file)
+        self._dirty = False
+
+    def _write_head(self) -> None:
+        """A head that lags is only a weaker guard of the tail, so the entry stands when this fails."""
+        try:
+            write_at(self._head_file, self.head.encode(), 0)
+        except OSError as error:
+            _log.warning("the head of a journal could not be written: %s", error.strerror)
+
+
+def _next_entry(line: bytes, state: Head, key: bytes) -> Entry | None:
+    """The entry of a line if it is the one that follows ``state``."""
+    try:
+        entry = decode(line)
+    except BadEntryError:
+        return None
+    follows = entry.seq == state.entries + 1 and proves(line, entry, previous=state.mac, key=key)
+    return entry if follows else None
+
+
+def make_folders(root: Path, path: Path) -> None:
+    """Make the folders between ``root`` and ``path`` so that they survive a loss of power."""
+    if path == root or path.is_dir():
+        return
+    make_folders(root, path.parent)
+    path.mkdir(exist_ok=True)
+    sync_folder(path.parent)

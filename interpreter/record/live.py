@@ -1,0 +1,261 @@
+"""An open session: its journal, the index of it, and its notebook. Blocking, one thread at a time.
+
+The journal is written at each step. The notebook follows: at once while that is cheap, else so seldom
+that rendering takes a bounded share of the time, however long the session grows.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from ..models import JSON, Run, SessionInfo
+from .entries import (
+    KERNEL_NOTED,
+    RUN_ACCEPTED,
+    RUN_AMENDED,
+    RUN_ENDED,
+    SESSION_ENDED,
+    SESSION_STARTED,
+    BadEntryError,
+    Entry,
+)
+from .index import SessionIndex, SessionRecord, start_index
+from .journal import DamagedError, Journal
+from .layout import Layout
+from .notebook import render_cell
+from .notebookfile import NotebookFile
+from .outcomes import RecordedRun, aborted_data, accepted_data, amended_data, ended_data
+from .stored import StoredSession, end_of, read_run, render
+from .verify import edited_path, find_difference, shown_entries
+
+_log = logging.getLogger(__name__)
+
+SMALL_BYTES = 1 << 20
+"""Notebooks up to this size are rendered after every run, before its answer."""
+
+RENDER_SHARE = 20
+"""A larger one is rendered when this many times the last rendering's duration have passed."""
+
+_RETRY_DELAY = 1.0
+_MAX_KEPT_BYTES = 1 << 20
+
+
+class LiveSession:
+    """What the recorder keeps of a session while it is open."""
+
+    def __init__(self, journal: Journal, index: SessionIndex) -> None:
+        self.journal = journal
+        self.index = index
+        self.unwritten: list[tuple[str, JSON]] = []
+        self._notebook = NotebookFile(journal.path.with_suffix(".ipynb"))
+        self._changed: set[int] = set()
+        self._rendered = 0
+        self._render_cost = 0.0
+        self._rendered_at = 0.0
+
+    @classmethod
+    def create(cls, layout: Layout, key: bytes, info: SessionInfo, at: datetime) -> "LiveSession":
+        """Begin the record of a session. Raises OSError, and leaves nothing then."""
+        path, data = layout.journal_path(info), {"session": info.as_json()}
+        journal = Journal.create(layout, info.id, path, key, (at, SESSION_STARTED, data))
+        first = Entry(1, at, SESSION_STARTED, data, journal.head.mac)
+        live = cls(journal, start_index(first))
+        live.render_if_due()
+        return live
+
+    @classmethod
+    def load(cls, layout: Layout, key: bytes, path: Path, at: datetime) -> "LiveSession":
+        """Go on with a journal that a service left open.
+
+        Raises DamagedError when it was changed, NeverBegunError when nothing of it counts, OSError.
+        """
+        found: list[SessionIndex] = []
+
+        def visit(entry: Entry, offset: int) -> None:
+            if found:
+                found[0].apply(entry, offset)
+            else:
+                found.append(start_index(entry))
+
+        try:
+            journal, cut = Journal.resume(layout, path.stem, path, key, visit)
+        except (KeyError, TypeError, ValueError) as error:
+            raise DamagedError("the journal holds an entry that is not valid") from error
+        live = cls(journal, found[0])
+        if cut:
+            _log.warning("a half-written entry of %d bytes was removed from a journal", cut)
+            entry, offset = journal.note_cut(cut, at)
+            live.index.apply(entry, offset)
+        live._take_over_notebook()
+        return live
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the notebook does not show all of the journal yet."""
+        return self._rendered != self.index.entries
+
+    @property
+    def record(self) -> SessionRecord:
+        """The session as others see it."""
+        return self.index.record(self.journal.path)
+
+    def stored(self) -> StoredSession:
+        """The same session for reading after `close`."""
+        return StoredSession(self.journal.path, self.index)
+
+    def accept(self, run: Run, at: datetime, idempotency_key: str | None, request_hash: str | None) -> None:
+        """Write that a run will be run. Raises OSError; ValueError when it was accepted before."""
+        if run.number in self.index.accepted or self.index.ended_reason is not None:
+            raise ValueError("the run can't be accepted")
+        data = accepted_data(run, idempotency_key=idempotency_key, request_hash=request_hash)
+        self._append(RUN_ACCEPTED, data, at)
+
+    def finish(self, run: Run, at: datetime, late: Sequence[int]) -> None:
+        """Write how a run ended; renders if due. Raises OSError; ValueError when it does not run.
+
+        After OSError the outcome is kept in memory and is written before the next entry.
+        """
+        if run.number not in self.index.unended:
+            raise ValueError("the run does not run")
+        data = ended_data(run, late=late)
+        try:
+            self._append(RUN_ENDED, data, at)
+        except OSError:
+            self.unwritten.append((RUN_ENDED, _bounded(data)))
+            raise
+        self.render_if_due()
+
+    def abort_unended(self, at: datetime, notice: str) -> None:
+        """Write that the runs without an end will never have a true one. Raises OSError."""
+        numbers = list(self.index.unended)
+        self.unwritten.extend((RUN_ENDED, aborted_data(n, ended_at=at, notice=notice)) for n in numbers)
+        self.flush_unwritten(at)
+
+    def amend(self, run: Run, at: datetime, late: Sequence[int], reason: str) -> None:
+        """Write what changed in an ended run's outputs. Raises OSError."""
+        if run.number not in self.index.ended:
+            return
+        before = self.run(run.number)
+        if before is None or (before.run.folded == run.folded and before.late == tuple(late)):
+            return
+        self._append(RUN_AMENDED, amended_data(before.run, run, late=late, reason=reason), at)
+
+    def note_kernel(self, event: str, detail: str, at: datetime) -> None:
+        """Write what happened to the kernel. Raises OSError."""
+        self._append(KERNEL_NOTED, {"event": event, "detail": detail}, at)
+
+    def end(self, reason: str, at: datetime) -> None:
+        """Write the session's end and bring the notebook up to date. Raises OSError."""
+        self.flush_unwritten(at)
+        self._append(SESSION_ENDED, {"reason": reason, **self.index.summary()}, at)
+        self.render_now(sync=True)
+
+    def flush_unwritten(self, at: datetime) -> None:
+        """Write the outcomes that could not be written when they came. Raises OSError."""
+        while self.unwritten:
+            self._append_entry(*self.unwritten[0], at)
+            del self.unwritten[0]
+
+    def run(self, number: int) -> RecordedRun | None:
+        """A run, None when the session has no such one."""
+        return read_run(self.index, number, self.journal.read) if number in self.index.accepted else None
+
+    def runs(self) -> list[RecordedRun]:
+        """All runs in the order of their acceptance."""
+        return [read_run(self.index, number, self.journal.read) for number in self.index.order]
+
+    def notebook(self) -> bytes:
+        """The notebook with all of the journal in it."""
+        self.render_now(sync=False)
+        if not self.is_behind and self._notebook.is_ours():
+            return self._notebook.path.read_bytes()
+        return b"".join(part for _, part in render(self.index, self.journal.read))
+
+    def render_if_due(self) -> float | None:
+        """Render if that is cheap or long enough ago; else the seconds until it is, None when all is shown."""
+        if not self.is_behind:
+            return None
+        wait = self._rendered_at + RENDER_SHARE * self._render_cost - time.monotonic()
+        if self._notebook.size > SMALL_BYTES and wait > 0:
+            return wait
+        self.render_now(sync=False)
+        return _RETRY_DELAY if self.is_behind else None
+
+    def render_now(self, *, sync: bool) -> None:
+        """Bring the notebook up to date. A failure is logged: the journal is what counts."""
+        if not self.is_behind:
+            return
+        begin = time.monotonic()
+        try:
+            if self._notebook.size and not self._notebook.is_ours():
+                self._set_aside(self._rendered)
+                self._notebook.forget()
+            self._notebook.write(
+                len(self.index.order), self._changed, self._cell, end_of(self.index), sync=sync
+            )
+            self._changed.clear()
+            self._rendered = self.index.entries
+        except OSError as error:
+            _log.warning("a notebook could not be written: %s", error.strerror)
+        self._rendered_at = time.monotonic()
+        self._render_cost = self._rendered_at - begin
+
+    def close(self) -> None:
+        """Give the files back."""
+        self.journal.close()
+
+    def _append(self, kind: str, data: JSON, at: datetime) -> None:
+        self.flush_unwritten(at)
+        self._append_entry(kind, data, at)
+
+    def _append_entry(self, kind: str, data: JSON, at: datetime) -> None:
+        entry, offset = self.journal.append(kind, data, at)
+        self.index.apply(entry, offset)
+        if entry.number is not None:
+            self._changed.add(self.index.position[entry.number])
+        # What waits looks different once it is its turn, or once it will never be.
+        waiting = list(self.index.unended) if kind == SESSION_ENDED else list(self.index.unended)[:1]
+        self._changed.update(self.index.position[number] for number in waiting)
+
+    def _cell(self, position: int) -> bytes:
+        return render_cell(read_run(self.index, self.index.order[position], self.journal.read), self.index.info)
+
+    def _take_over_notebook(self) -> None:
+        """Judge the notebook that the last service left; the next rendering makes it anew."""
+        try:
+            shown = shown_entries(self._notebook.path)
+        except FileNotFoundError:
+            return
+        self._set_aside(shown)
+
+    def _set_aside(self, shown: int | None) -> None:
+        """Keep a notebook that someone edited as evidence, instead of writing over it."""
+        path = self._notebook.path
+        try:
+            with path.open("rb") as file:
+                if not file.read(4096).strip(b"\0"):
+                    return  # a loss of power leaves such files; they tell nothing
+        except FileNotFoundError:
+            return
+        if shown is not None and 1 <= shown <= self.index.entries:
+            try:
+                parts = StoredSession.load(self.journal.path, entries=shown).notebook()
+                if find_difference(path, parts) is None:
+                    return
+            except BadEntryError:
+                pass  # then nothing can speak for the notebook
+        _log.error("the notebook of a session was edited; the edited copy is kept")
+        path.replace(edited_path(path))
+
+
+def _bounded(data: JSON) -> JSON:
+    """An outcome that may be kept in memory: without its outputs when they are large."""
+    if len(json.dumps(data["outputs"], default=str)) <= _MAX_KEPT_BYTES:
+        return data
+    notices = [*data["notices"], "The outputs could not be recorded: the record was not writable."]
+    count = data["folded"]["execution_count"]
+    folded = {"execution_count": count, "truncated": True, "dropped_bytes": 0, "notices": [], "error": None}
+    return {**data, "outputs": [], "late": [], "notices": notices, "folded": folded}

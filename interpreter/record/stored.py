@@ -1,0 +1,105 @@
+"""Reading a session back from its journal. Blocking, read-only; proves nothing (`verify` does)."""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from .entries import BadEntryError, Entry, decode
+from .index import SessionIndex, start_index
+from .journal import read_entry, read_lines
+from .notebook import SEPARATOR, START, render_cell, render_end
+from .outcomes import RecordedRun, rebuild
+
+Read = Callable[[int], Entry]
+"""The entry at an offset of the journal."""
+
+
+def read_run(index: SessionIndex, number: int, read: Read) -> RecordedRun:
+    """A run of a session; KeyError when the session has no such run."""
+    accepted = read(index.accepted[number])
+    ended = read(index.ended[number]) if number in index.ended else None
+    return rebuild(
+        index.info,
+        accepted.data,
+        ended.data if ended else None,
+        [read(offset).data for offset in index.amended.get(number, ())],
+        unended=index.status_of_unended(number),
+    )
+
+
+def render(index: SessionIndex, read: Read) -> Iterator[tuple[int | None, bytes]]:
+    """The whole notebook in parts: each with the number of the run that it shows, if it is a cell's."""
+    yield None, START
+    for position, number in enumerate(index.order):
+        if position:
+            yield None, SEPARATOR
+        yield number, render_cell(read_run(index, number, read), index.info)
+    yield None, end_of(index)
+
+
+def end_of(index: SessionIndex) -> bytes:
+    """What follows the last cell of the notebook."""
+    return render_end(
+        index.info, ended_reason=index.ended_reason, entries=index.entries, mac=index.mac
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSession:
+    """A session's journal on disk and the index of its first entries (all of them, by default)."""
+
+    path: Path
+    index: SessionIndex
+
+    @classmethod
+    def load(cls, path: Path, *, entries: int | None = None) -> "StoredSession":
+        """Index a journal as far as it can be read. Raises BadEntryError when not even its begin can be."""
+        index: SessionIndex | None = None
+        for offset, line in read_lines(path):
+            try:
+                entry = decode(line)
+                if index is None:
+                    index = start_index(entry)
+                else:
+                    index.apply(entry, offset)
+            except (BadEntryError, KeyError, TypeError, ValueError):
+                break
+            if entries is not None and index.entries >= entries:
+                break
+        if index is None:
+            raise BadEntryError("the journal has no begin")
+        return cls(path, index)
+
+    def run(self, number: int) -> RecordedRun | None:
+        """A run, None when the session has no such one."""
+        with _Reader(self.path) as read:
+            return read_run(self.index, number, read) if number in self.index.accepted else None
+
+    def runs(self) -> list[RecordedRun]:
+        """All runs in the order of their acceptance."""
+        with _Reader(self.path) as read:
+            return [read_run(self.index, number, read) for number in self.index.order]
+
+    def notebook(self) -> Iterator[tuple[int | None, bytes]]:
+        """The notebook in parts, as `render` gives them."""
+        with _Reader(self.path) as read:
+            yield from render(self.index, read)
+
+
+class _Reader:
+    """A journal open for reading entries at offsets."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = -1
+
+    def __enter__(self) -> Read:
+        self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        return self._read
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._file)
+
+    def _read(self, offset: int) -> Entry:
+        return read_entry(self._file, offset)

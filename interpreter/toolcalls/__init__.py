@@ -1,0 +1,35 @@
+"""Tool calls in five dialects: schemas out, calls in, code out of calls, text and messages back. Pure."""
+
+from interpreter.toolcalls.calls import (
+    TOOL_NAME,
+    Answer,
+    BadCall,
+    CallKind,
+    Dialect,
+    Invocation,
+    ToolCall,
+    answer_bad_call,
+    answer_run,
+)
+from interpreter.toolcalls.definitions import tool_definitions
+from interpreter.toolcalls.parsing import parse_tool_calls
+from interpreter.toolcalls.reading import read_call
+from interpreter.toolcalls.replies import tool_messages
+from interpreter.toolcalls.text import model_text
+
+__all__ = [
+    "TOOL_NAME",
+    "Answer",
+    "BadCall",
+    "CallKind",
+    "Dialect",
+    "Invocation",
+    "ToolCall",
+    "answer_bad_call",
+    "answer_run",
+    "model_text",
+    "parse_tool_calls",
+    "read_call",
+    "tool_definitions",
+    "tool_messages",
+]

@@ -1,0 +1,134 @@
+"""The rich outputs of a run: what a model can read of them, what it is only told of, what it can look at."""
+
+import base64
+import binascii
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from interpreter.models import JSON
+
+# The reprs that say nothing: of figures, and of objects whose only use is to be displayed.
+_EMPTY_REPR = re.compile(r"<(?:Figure size|IPython\.core\.display\.|IPython\.lib\.display\.)[^>]*>")
+_READABLE = ("text/markdown", "text/latex")
+_CHARTS = (
+    ("application/vnd.plotly.", "interactive Plotly chart"),
+    ("application/vnd.vegalite.", "interactive Vega-Lite chart"),
+    ("application/vnd.vega.", "interactive Vega chart"),
+    ("application/vnd.bokehjs", "interactive Bokeh chart"),
+    ("application/vnd.jupyter.widget-view", "widget"),
+    ("audio/", "audio player"),
+    ("video/", "video player"),
+    ("application/pdf", "PDF"),
+)
+# First bytes of the image types that model APIs take; a wrong image would make them refuse the whole message.
+_MAGIC: Mapping[str, tuple[bytes, ...]] = {
+    "image/png": (b"\x89PNG\r\n\x1a\n",),
+    "image/jpeg": (b"\xff\xd8\xff",),
+    "image/gif": (b"GIF87a", b"GIF89a"),
+    "image/webp": (b"RIFF",),
+}
+
+
+@dataclass(slots=True)
+class Displays:
+    """``texts`` to read; ``figures`` (MIME type) and ``others`` (noun) counted; the last value's text."""
+
+    texts: list[str] = field(default_factory=list)
+    figures: Counter[str] = field(default_factory=Counter)
+    others: Counter[str] = field(default_factory=Counter)
+    result: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image that a model can look at; ``data`` is base64."""
+
+    mime_type: str
+    data: str
+
+
+def read_displays(outputs: Sequence[JSON], result: str | None) -> Displays:
+    """What the outputs hold beside streams and errors; ``result`` is the run's last value as text."""
+    seen = Displays(result=None if result is None or _says_nothing(result) else result)
+    values = [bundle for kind, bundle in _bundles(outputs) if kind == "execute_result"]
+    for kind, bundle in _bundles(outputs):
+        noun = _noun(bundle)
+        image = next((mime for mime in bundle if mime.startswith("image/")), None)
+        if noun:
+            seen.others[noun] += 1
+        elif image:
+            seen.figures[image] += 1
+        text = _readable(bundle)
+        is_last_value = kind == "execute_result" and bundle is values[-1]
+        if is_last_value and seen.result is None:
+            seen.result = text
+        elif text is not None and not is_last_value and not noun:
+            seen.texts.append(text)
+        if text is None and not noun and not image and "text/html" in bundle:
+            seen.others["HTML output"] += 1
+    return seen
+
+
+def images(outputs: Sequence[JSON], max_bytes: int) -> list[Image]:
+    """PNG, JPEG, GIF and WebP images in order, as many as ``max_bytes`` of base64 hold."""
+    found: list[Image] = []
+    left = max_bytes
+    for _, bundle in _bundles(outputs):
+        image = next((i for mime_type in _MAGIC if (i := _image(bundle, mime_type, left))), None)
+        if image is not None:
+            left -= len(image.data)
+            found.append(image)
+    return found
+
+
+def _bundles(outputs: Sequence[JSON]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for output in outputs:
+        kind, data = output.get("output_type"), output.get("data")
+        if kind in ("display_data", "execute_result") and isinstance(data, Mapping):
+            yield kind, data
+
+
+def _says_nothing(text: str) -> bool:
+    return _EMPTY_REPR.fullmatch(text.strip()) is not None
+
+
+def _text(value: Any) -> str | None:
+    if isinstance(value, list) and all(isinstance(line, str) for line in value):
+        value = "".join(value)  # nbformat's multi-line form
+    return value if isinstance(value, str) and value.strip() else None
+
+
+def _noun(bundle: Mapping[str, Any]) -> str | None:
+    return next((noun for prefix, noun in _CHARTS for mime in bundle if mime.startswith(prefix)), None)
+
+
+def _readable(bundle: Mapping[str, Any]) -> str | None:
+    """The text of a bundle that tells the model something, None when there is none."""
+    plain = _text(bundle.get("text/plain"))
+    if plain is not None and not _says_nothing(plain):
+        return plain
+    for mime in _READABLE:
+        text = _text(bundle.get(mime))
+        if text is not None:
+            return text
+    if "application/json" in bundle:
+        try:
+            return json.dumps(bundle["application/json"], ensure_ascii=False)
+        except (TypeError, ValueError, RecursionError):
+            return None
+    return None
+
+
+def _image(bundle: Mapping[str, Any], mime_type: str, max_bytes: int) -> Image | None:
+    data = "".join((_text(bundle.get(mime_type)) or "").split())
+    if not 0 < len(data) <= max_bytes:
+        return None
+    try:
+        head = base64.b64decode(data, validate=True)[:16]
+    except (binascii.Error, ValueError):
+        return None
+    return Image(mime_type, data) if head.startswith(_MAGIC[mime_type]) else None

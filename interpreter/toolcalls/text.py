@@ -1,0 +1,205 @@
+"""The text of a run for a model: bounded, without ANSI codes, never empty."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from interpreter.models import FileChange, Run, RunError, RunStatus
+from interpreter.toolcalls.displays import Displays, read_displays
+
+_MAX_FILES = 20
+_MAX_NOTICES = 10
+_MAX_LINE = 300  # characters of a path or of a notice
+
+_ANSI = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
+    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*+(?:\x07|\x1b\\|\x9c)?"  # OSC and other strings
+    r"|\x1b[ -/]*[0-~]"
+)
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_DATA_URI = re.compile(r"data:[\w.+-]{1,64}/[\w.+-]{1,64};base64,[A-Za-z0-9+/=]{64,}")
+
+_STATUS = {
+    RunStatus.QUEUED: "The code has not started yet.",
+    RunStatus.RUNNING: "The code is still running; this is its output so far.",
+    RunStatus.ERROR: "The code raised an error.",
+    RunStatus.INTERRUPTED: "The run was interrupted before it ended.",
+    RunStatus.ABORTED: "The code was not run: a run before it in this session failed or was stopped.",
+    RunStatus.KERNEL_DIED: "The kernel died while the code ran, perhaps for lack of memory.",
+}
+_STATE_LOST = (
+    "The kernel was restarted: variables, imports and functions are lost, files are kept. "
+    "Define again what you need."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of the text. ``head`` is the share of the bytes that stay which its beginning gets."""
+
+    name: str
+    label: str
+    text: str
+    head: float = 0.5
+    always_labelled: bool = False
+
+
+def model_text(run: Run, max_bytes: int) -> str:
+    """What a model reads of a run, at most ``max_bytes`` of UTF-8.
+
+    stdout, stderr, displayed text, the last value, the traceback, then notes: status, kernel restart,
+    figures and files made, notices. Images are told of, never included. Parts that are too long lose
+    their middle, each to a fair share, so that the last value, the end of the traceback and the notes
+    stay visible beside a flood of output.
+    """
+    displays = read_displays(run.folded.outputs, run.folded.result)
+    parts = [part for part in _parts(run, displays) if part.text.strip()]
+    notes = "\n".join(_notes(run, displays))
+    if not parts and not notes:
+        return _cut("The code ran without output.", max_bytes, "text", 0.5)
+    labelled = len(parts) > 1
+    parts = [_labelled(part) if labelled or part.always_labelled else part for part in parts]
+    if notes:
+        parts.append(_Part("notes", "", notes, head=0.8))
+    room = max(0, max_bytes - 2 * (len(parts) - 1))
+    shares = _shares([_size(part.label + part.text) for part in parts], room)
+    shown = [_shown(part, share) for part, share in zip(parts, shares, strict=True)]
+    return _cut("\n\n".join(shown), max_bytes, "text", 0.5)
+
+
+def clean(text: str) -> str:
+    """``text`` without ANSI codes, control characters, lone surrogates and embedded base64 data."""
+    text = _CONTROL.sub("", _ANSI.sub("", text.replace("\r\n", "\n")))
+    return _DATA_URI.sub("[base64 data]", _SURROGATE.sub("\ufffd", text))
+
+
+def _parts(run: Run, displays: Displays) -> Iterable[_Part]:
+    folded = run.folded
+    yield _Part("stdout", "stdout:\n", _trimmed(folded.stdout))
+    yield _Part("stderr", "stderr:\n", _trimmed(folded.stderr), always_labelled=True)
+    yield _Part("displayed text", "Displayed:\n", _trimmed("\n\n".join(displays.texts)))
+    yield _Part("the last value", "Last value:\n", _trimmed(displays.result or ""), head=0.7)
+    if folded.error is not None:
+        yield _Part("the traceback", "", _error_text(folded.error), head=0.3)
+
+
+def _trimmed(text: str) -> str:
+    return clean(text).strip("\n")
+
+
+def _labelled(part: _Part) -> _Part:
+    return _Part(part.name, "", part.label + part.text, part.head)
+
+
+def _error_text(error: RunError) -> str:
+    """The traceback, its last line the error even where a custom traceback left that out."""
+    traceback = _trimmed("\n".join(error.traceback))
+    name = clean(error.ename) or "Error"
+    value = clean(error.evalue)
+    summary = f"{name}: {value}" if value else name
+    if not traceback:
+        return summary
+    # The message may be long: what is cut from the middle must leave the error's name at the end.
+    is_told = traceback.rsplit("\n", 1)[-1].startswith(name) or traceback.endswith(summary)
+    if is_told and len(value) <= _MAX_LINE:
+        return traceback
+    short = value if len(value) <= _MAX_LINE else value[:_MAX_LINE] + "..."
+    return f"{traceback}\n{name}: {short}" if short else f"{traceback}\n{name}"
+
+
+def _notes(run: Run, displays: Displays) -> Iterable[str]:
+    status = _status_note(run)
+    if status:
+        yield status
+    if run.kernel_restarted or run.status is RunStatus.KERNEL_DIED:
+        yield _STATE_LOST
+    yield from _display_notes(displays)
+    if run.files:
+        yield _file_notes(run.files)
+    notices = list(dict.fromkeys(_line(n) for n in (*run.folded.notices, *run.notices)))
+    yield from notices[:_MAX_NOTICES]
+    if len(notices) > _MAX_NOTICES:
+        yield f"{len(notices) - _MAX_NOTICES} more notices are in the run's record."
+    if run.folded.truncated and not run.folded.notices:
+        yield f"The output was over the limits: {run.folded.dropped_bytes} bytes of it were dropped."
+
+
+def _status_note(run: Run) -> str | None:
+    if run.status is RunStatus.TIMEOUT:
+        return f"The run was stopped: it took longer than its timeout of {run.timeout:g} seconds."
+    if run.status is RunStatus.CANCELLED:
+        return f"The run was cancelled before it {'ended' if run.started_at else 'started'}."
+    if run.status is RunStatus.ERROR and run.folded.error is not None:
+        return None  # the traceback says it
+    return _STATUS.get(run.status)
+
+
+def _display_notes(displays: Displays) -> Iterable[str]:
+    total = displays.figures.total()
+    if total:
+        by_type = [(mime, count) for mime, count in sorted(displays.figures.items())]
+        types = ", ".join(clean(m) if len(by_type) == 1 else f"{n} {clean(m)}" for m, n in by_type)
+        yield f"{_counted(total, 'figure')} ({types[:_MAX_LINE]}) {_were(total)} shown to the user."
+    for noun, count in sorted(displays.others.items()):
+        yield f"{_counted(count, noun)} {_were(count)} shown to the user."
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _were(count: int) -> str:
+    return "was" if count == 1 else "were"
+
+
+def _file_notes(files: Sequence[FileChange]) -> str:
+    lines = ["Files:"]
+    for file in files[:_MAX_FILES]:
+        line = f"- {file.change} {_line(file.path)}"
+        if file.change != "deleted":
+            line += f" ({_counted(file.size, 'byte')}, {_line(file.mime_type)}): {_line(file.url)}"
+        lines.append(line)
+    if len(files) > _MAX_FILES:
+        lines.append(f"- and {len(files) - _MAX_FILES} more")
+    return "\n".join(lines)
+
+
+def _line(text: str) -> str:
+    """``text`` as one line of bounded length."""
+    line = " ".join(clean(text).split())
+    return line if len(line) <= _MAX_LINE else line[:_MAX_LINE] + "..."
+
+
+def _size(text: str) -> int:
+    return len(text.encode())
+
+
+def _shares(sizes: Sequence[int], room: int) -> list[int]:
+    """Bytes for each part: the short ones whole, what they leave shared alike by the long ones."""
+    shares = [0] * len(sizes)
+    order = sorted(range(len(sizes)), key=lambda i: sizes[i])
+    for place, index in enumerate(order):
+        shares[index] = min(sizes[index], room // (len(sizes) - place))
+        room -= shares[index]
+    return shares
+
+
+def _shown(part: _Part, share: int) -> str:
+    return _cut(part.text, share, part.name, part.head)
+
+
+def _cut(text: str, max_bytes: int, name: str, head: float) -> str:
+    """``text`` in at most ``max_bytes`` of UTF-8; its middle makes way for a count of what was cut."""
+    data = text.encode()
+    if len(data) <= max_bytes:
+        return text
+    # One digit too many at most: the count is written with the width of the whole size.
+    width = len(str(len(data)))
+    room = max_bytes - len(f"\n[... {'9' * width} bytes of {name} cut ...]\n")
+    if room <= 0:
+        return data[:max_bytes].decode(errors="ignore")
+    first = data[: int(room * head)].decode(errors="ignore")
+    last = data[len(data) - (room - int(room * head)) :].decode(errors="ignore")
+    cut = len(data) - _size(first) - _size(last)
+    return f"{first}\n[... {cut} bytes of {name} cut ...]\n{last}"
