@@ -40,7 +40,8 @@ def main() -> int:
         ],
         "display_name": options.display_name,
         "language": "python",
-        "metadata": {"debugger": True, "supported_encryption": ["curve"]},
+        # waits_for_reader: the extension sets XPUB_NODROP, so the gateway may read at its own pace
+        "metadata": {"supported_encryption": ["curve"], "interpreter": {"waits_for_reader": True}},
     }
     temporary = folder / "kernel.json.tmp"
     temporary.write_text(json.dumps(spec, indent=1) + "\n", encoding="utf-8")

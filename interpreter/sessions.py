@@ -30,6 +30,8 @@ KERNEL_LOST_AT_RESTART = (
     "The service was restarted, so the kernel is a fresh one: earlier variables are gone."
 )
 
+_KERNEL_LIVES = ("kernel_started", "kernel_restarted")  # notes of the record whose detail is a kernel id
+
 EndHook = Callable[["Session", str], Awaitable[None]]
 
 
@@ -218,7 +220,7 @@ class SessionManager:
                 try:
                     async with asyncio.timeout(self._settings.kernel_start_timeout):
                         await kernel.restart()
-                    await self._recorder.note_kernel(session.id, "kernel_restarted", reason)
+                    await self._recorder.note_kernel(session.id, "kernel_restarted", kernel.id)
                     return kernel
                 except (InterpreterError, TimeoutError):
                     log.warning("A kernel could not be restarted; it is replaced.", exc_info=True)
@@ -267,8 +269,9 @@ class SessionManager:
             self._sessions[info.id] = session
             self._reserved[info.owner_id] = self._reserved.get(info.owner_id, 0) + 1
             kernel = None
-            if record.kernel_id and self._launcher.outlives_service:
-                kernel = await self._launcher.attach(info, record.kernel_id)
+            note = record.kernel_note
+            if note is not None and note.event in _KERNEL_LIVES and self._launcher.outlives_service:
+                kernel = await self._launcher.attach(info, note.detail)
             if info.one_off or session.is_expired(now):
                 session.kernel = kernel
                 await self._end(session, "expired")

@@ -1,10 +1,17 @@
-"""IPython extension of the kernels: figures are shown whatever backend the code asked for.
+"""IPython extension of the kernels: nothing that a cell shows gets lost.
 
-Language models open their code with ``matplotlib.use("Agg")`` out of habit. Under that backend
+**Figures.** Language models open their code with ``matplotlib.use("Agg")`` out of habit. Under that backend
 ``plt.show()`` does nothing and the figures vanish. The inline backend draws with Agg too, so it is
 what "Agg" gets here; `matplotlib.get_backend()` still says what was asked for.
 
 Nothing is imported before the user imports matplotlib: an import hook waits for it.
+
+**Output faster than it is read.** ZeroMQ's XPUB socket drops messages when 1000 wait. With
+XPUB_NODROP the kernel waits instead, and the gateway need not keep what it can't handle yet.
+
+**One huge print** would be one huge message; here it keeps its head and its tail and says in its
+metadata what is missing (names as in the gateway's `bounding.py`, which does it again for code that
+gets around this).
 """
 
 import importlib.abc
@@ -15,12 +22,47 @@ import sys
 from pathlib import Path
 
 INLINE = "module://matplotlib_inline.backend_inline"
+MAX_STREAM_CHARACTERS = 512 * 1024
+"""Of one stream message: head and tail together."""
 
 
 def load_ipython_extension(shell):
     """Called by IPython once, before the first cell."""
     if not any(isinstance(finder, MatplotlibHook) for finder in sys.meta_path):
         sys.meta_path.insert(0, MatplotlibHook(shell))
+        kernel = getattr(shell, "kernel", None)
+        if getattr(kernel, "iopub_thread", None) is not None:
+            wait_instead_of_dropping(kernel.iopub_thread)
+            cut_huge_streams(kernel.session)
+
+
+def wait_instead_of_dropping(iopub_thread):
+    """Sets XPUB_NODROP on the iopub socket, in the thread that owns it."""
+    import zmq  # noqa: PLC0415
+
+    iopub_thread.schedule(lambda: iopub_thread.socket.setsockopt(zmq.XPUB_NODROP, 1))
+
+
+def cut_huge_streams(session):
+    """Wraps the `send` of the kernel's `Session`, which gets streams as ready messages."""
+    send = session.send
+
+    def send_cut(stream, msg_or_type, *args, **kwargs):
+        if isinstance(msg_or_type, dict) and msg_or_type.get("msg_type") == "stream":
+            cut_stream(msg_or_type)
+        return send(stream, msg_or_type, *args, **kwargs)
+
+    session.send = send_cut
+
+
+def cut_stream(message):
+    """Cuts the text of a stream message in place, if it is too long."""
+    text = message["content"].get("text")
+    if isinstance(text, str) and len(text) > MAX_STREAM_CHARACTERS:
+        half = MAX_STREAM_CHARACTERS // 2
+        dropped = len(text[half:-half].encode("utf-8", "replace"))
+        message["content"]["text"] = text[:half] + text[-half:]
+        message["metadata"] |= {"interpreter_dropped_bytes": dropped, "interpreter_dropped_at": half}
 
 
 class MatplotlibHook(importlib.abc.MetaPathFinder):
@@ -70,19 +112,31 @@ def seed_font_cache():
 
 
 def show_agg_inline(pyplot, shell):
-    """Makes pyplot take the inline backend where the code asks for Agg."""
+    """Makes pyplot, and ``%matplotlib agg``, take the inline backend where the code asks for Agg."""
     switch_backend = pyplot.switch_backend
 
     def switch(newbackend):
-        if not isinstance(newbackend, str) or newbackend.lower() != "agg":
+        if not is_agg(newbackend):
             return switch_backend(newbackend)
         switch_backend(INLINE)
         from IPython.core.pylabtools import activate_matplotlib  # noqa: PLC0415
-        from matplotlib_inline.backend_inline import configure_inline_support  # noqa: PLC0415
+        from matplotlib_inline import backend_inline  # noqa: PLC0415
 
+        configure = backend_inline.configure_inline_support
+        if not getattr(configure, "takes_agg_for_inline", False):
+
+            def configure_inline_support(shell, backend):
+                return configure(shell, INLINE if is_agg(backend) else backend)
+
+            configure_inline_support.takes_agg_for_inline = True
+            backend_inline.configure_inline_support = configure_inline_support
         activate_matplotlib(INLINE)
-        configure_inline_support(shell, INLINE)
+        backend_inline.configure_inline_support(shell, INLINE)
         return None
 
     switch.__doc__ = switch_backend.__doc__
     pyplot.switch_backend = switch
+
+
+def is_agg(backend):
+    return isinstance(backend, str) and backend.lower() == "agg"

@@ -210,7 +210,9 @@ class BaseHandler(Responses):
         texts = {name: item for name, item in value.items() if name not in _FOREIGN_TEXT}
         if (path := find_surrogate(texts)) is not None:
             param = ".".join(path)
-            raise InvalidRequestError(f"`{param}` has half of a surrogate pair; send valid Unicode.", param=param)
+            raise InvalidRequestError(
+                f"`{param}` has half of a surrogate pair; send valid Unicode.", param=param
+            )
         return {name: item for name, item in value.items() if item is not None}
 
     def read_form(self) -> Mapping[str, str]:
@@ -260,7 +262,9 @@ class BaseHandler(Responses):
             if not work.cancelled() and (error := work.exception()) is not None:
                 self.log_exception(type(error), error, error.__traceback__)
         elif work.cancelled():
-            raise UnavailableError("The service is shutting down; send the request again later.", retry_after=5)
+            raise UnavailableError(
+                "The service is shutting down; send the request again later.", retry_after=5
+            )
         else:
             work.result()
 
@@ -285,7 +289,9 @@ class BaseHandler(Responses):
     def run_id_of(text: str) -> str:
         """The run id of a path, in its only form; NotFoundError otherwise."""
         if parse_run_id(text) is None:
-            raise NotFoundError("There is no such run; list those of a session with GET /v1/sessions/{id}/runs.")
+            raise NotFoundError(
+                "There is no such run; list those of a session with GET /v1/sessions/{id}/runs."
+            )
         return text
 
 

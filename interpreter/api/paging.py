@@ -39,4 +39,6 @@ def _index_of(items: Sequence[T], wanted: str, id_of: Callable[[T], str]) -> int
     for index, item in enumerate(items):
         if id_of(item) == wanted:
             return index
-    raise InvalidRequestError("`after` is not the id of an item of this list; start from its first page.", param="after")
+    raise InvalidRequestError(
+        "`after` is not the id of an item of this list; start from its first page.", param="after"
+    )

@@ -16,9 +16,13 @@ def read_query(query: str, schema: str, schemas: Schemas) -> dict[str, Any]:
     properties = schemas.properties(schema)
     for name, text in parse_qsl(query, keep_blank_values=True, errors="surrogateescape"):
         if has_surrogate(name) or has_surrogate(text):
-            raise InvalidRequestError("The query is not UTF-8; percent-encode it as UTF-8.", param=dotted([name]))
+            raise InvalidRequestError(
+                "The query is not UTF-8; percent-encode it as UTF-8.", param=dotted([name])
+            )
         if name in values:
-            raise InvalidRequestError(f"`{dotted([name])}` is given twice; give it once.", param=dotted([name]))
+            raise InvalidRequestError(
+                f"`{dotted([name])}` is given twice; give it once.", param=dotted([name])
+            )
         if text or name not in properties:
             values[name] = _typed(text, properties.get(name, {}), name)
     schemas.validate(schema, values)

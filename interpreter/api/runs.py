@@ -14,7 +14,7 @@ from .paging import page_of
 from .sse import EVENT_STREAM, send_events, wants_events
 
 if TYPE_CHECKING:
-    from ..runs import ActiveRun
+    from ..runs import ActiveRun, RecordedRun
 
 _TAG = "Runs"
 _RUN = json_answer("The run.", "Run")
@@ -22,7 +22,9 @@ _GONE = "the client went away"
 _IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _EVENTS = Answer("The run's events, the last of which is `run.completed`.", {EVENT_STREAM: None})
 _ANSWERS = {
-    200: Answer("The run, when it has ended; or its events.", {"application/json": "Run", EVENT_STREAM: None}),
+    200: Answer(
+        "The run, when it has ended; or its events.", {"application/json": "Run", EVENT_STREAM: None}
+    ),
     202: json_answer("The run, which goes on in the background.", "Run"),
 }
 _HOW = (
@@ -56,7 +58,7 @@ class RunAnswers(BaseHandler):
         )
         return request, body
 
-    async def wait_for(self, active: "ActiveRun") -> Run:
+    async def wait_for(self, active: "ActiveRun | RecordedRun") -> Run:
         """The ended run; a client that goes away cancels it."""
         try:
             return await active.wait()
@@ -64,7 +66,9 @@ class RunAnswers(BaseHandler):
             await self._cancel(active)
             raise
 
-    async def answer(self, active: "ActiveRun", request: RunRequest, body: Mapping[str, Any]) -> None:
+    async def answer(
+        self, active: "ActiveRun | RecordedRun", request: RunRequest, body: Mapping[str, Any]
+    ) -> None:
         """Answer as the client asked: the ended run, its events, or the run as it stands."""
         if body.get("stream", wants_events(self.request.headers.get("Accept", ""))):
             await self._stream(active, request)
@@ -74,7 +78,7 @@ class RunAnswers(BaseHandler):
         else:
             self.reply((await self.wait_for(active)).as_json())
 
-    async def _stream(self, active: "ActiveRun", request: RunRequest) -> None:
+    async def _stream(self, active: "ActiveRun | RecordedRun", request: RunRequest) -> None:
         ended = False
         try:
             await send_events(self, active.events(), self.settings_.keepalive_interval)
@@ -83,7 +87,7 @@ class RunAnswers(BaseHandler):
             if not ended and not request.background:
                 await self._cancel(active)
 
-    async def _cancel(self, active: "ActiveRun") -> None:
+    async def _cancel(self, active: "ActiveRun | RecordedRun") -> None:
         await self.services.runs.cancel(self.principal, active.run.id, reason=_GONE)
 
     def _idempotency_key(self) -> str | None:

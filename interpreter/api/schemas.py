@@ -126,6 +126,14 @@ def _requests(settings: Settings) -> dict[str, JSON]:
     }
 
 
+def _forms() -> dict[str, JSON]:
+    xsrf = {"_xsrf": _TEXT}
+    return {
+        "LoginForm": _closed({**xsrf, "token": _TEXT, "next": _TEXT}, required=("_xsrf", "token")),
+        "LogoutForm": _closed(xsrf, required=("_xsrf",)),
+    }
+
+
 def _queries() -> dict[str, JSON]:
     paging = {
         "limit": {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT},
@@ -255,14 +263,14 @@ def _other_responses() -> dict[str, JSON]:
             {
                 "id": _TEXT,
                 "session_id": _TEXT,
-                "owner_id": _TEXT,
-                "owner_name": _TEXT,
+                "owner": _open({"id": _TEXT, "name": _TEXT}),
                 "kernel_name": _TEXT,
                 "created_at": _TIME,
                 "last_activity_at": _TIME,
+                "ended_at": _MAYBE_TIME,
                 "ended_reason": _MAYBE_TEXT,
                 "run_count": _COUNT,
-                "statuses": {"type": "array", "items": _TEXT},
+                "statuses": {"type": "object", "additionalProperties": _COUNT},
                 "one_off": _FLAG,
                 "metadata": {"type": "object", "additionalProperties": _TEXT},
                 "notebook_url": _TEXT,
@@ -270,7 +278,9 @@ def _other_responses() -> dict[str, JSON]:
         ),
         "NotebookList": _list_of("Notebook"),
         "NotebookFile": {"type": "object", "description": "A notebook of nbformat 4.5."},
-        "Verification": _open({"valid": _FLAG, "runs": _COUNT, "problems": {"type": "array", "items": _TEXT}}),
+        "Verification": _open(
+            {"valid": _FLAG, "runs": _COUNT, "problems": {"type": "array", "items": _TEXT}}
+        ),
         "Token": _open(token),
         "TokenWithSecret": _open({**token, "token": {"type": "string", "description": "Shown this once."}}),
         "TokenList": _list_of("Token"),
@@ -284,9 +294,7 @@ def _other_responses() -> dict[str, JSON]:
         "OpenAPI": {"type": "object"},
         "Error": _open(
             {
-                "error": _open(
-                    {"type": _TEXT, "message": _TEXT, "param": _MAYBE_TEXT, "code": _MAYBE_TEXT}
-                ),
+                "error": _open({"type": _TEXT, "message": _TEXT, "param": _MAYBE_TEXT, "code": _MAYBE_TEXT}),
                 "message": _TEXT,
                 "request_id": _TEXT,
             }
@@ -301,6 +309,7 @@ class Schemas:
         inputs = {**_requests(settings), **_queries()}
         self.components: Mapping[str, JSON] = {
             **inputs,
+            **_forms(),
             **_session_responses(),
             **_run_responses(),
             **_other_responses(),

@@ -93,7 +93,7 @@ class InterruptHandler(BaseHandler):
 
     async def do_post(self, session_id: str) -> None:
         self.read_json()
-        await self.services.sessions.interrupt(self.principal, self.session_id_of(session_id))
+        self.services.runs.interrupt(self.principal, self.session_id_of(session_id))
         self.set_status(204)
 
 
@@ -114,7 +114,7 @@ class RestartHandler(BaseHandler):
 
     async def do_post(self, session_id: str) -> None:
         self.read_json()
-        session = await self.services.sessions.restart(self.principal, self.session_id_of(session_id))
+        session = await self.services.runs.restart(self.principal, self.session_id_of(session_id))
         self.reply(session.view().as_json())
 
 

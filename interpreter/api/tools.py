@@ -12,7 +12,8 @@ from ..toolcalls import (
     Dialect,
     Invocation,
     ToolCall,
-    model_text,
+    answer_bad_call,
+    answer_run,
     parse_tool_calls,
     read_call,
     tool_definitions,
@@ -82,7 +83,9 @@ class ToolCallsHandler(RunAnswers):
         stateless = body.get("stateless", False)
         asked_id = body.get("session_id")
         if stateless and asked_id is not None:
-            raise InvalidRequestError("`stateless` calls have no session; leave out one of the two.", param="stateless")
+            raise InvalidRequestError(
+                "`stateless` calls have no session; leave out one of the two.", param="stateless"
+            )
         dialect, calls = parse_tool_calls(body["tool_calls"])
         session = None
         if asked_id is not None:
@@ -117,7 +120,7 @@ class ToolCallsHandler(RunAnswers):
     async def _answer_call(self, call: ToolCall, session: "Session | None", progress: _Progress) -> Answer:
         read = self._read(call)
         if isinstance(read, BadCall):
-            return Answer(call, read.message, True, None)
+            return answer_bad_call(call, read)
         if progress.stop:
             return Answer(call, progress.stop, True, None)
         try:
@@ -130,8 +133,7 @@ class ToolCallsHandler(RunAnswers):
             return Answer(call, progress.stop, True, None)
         if run.status in _STOPPED:
             progress.stop = f"Not run: the call before it was {run.status.value}."
-        text = model_text(run, self.settings_.max_model_text_bytes)
-        return Answer(call, text, run.status is not RunStatus.OK, run)
+        return answer_run(call, run, self.settings_.max_model_text_bytes)
 
     def _read(self, call: ToolCall) -> Invocation | BadCall:
         read = read_call(call)
@@ -153,5 +155,3 @@ class ToolCallsHandler(RunAnswers):
         else:
             active = await runs.submit(self.principal, session, request)
         return await self.wait_for(active)
-
-

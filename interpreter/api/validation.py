@@ -35,8 +35,10 @@ def dotted(path: Iterable[object]) -> str | None:
 def explain(error: ValidationError) -> InvalidRequestError:
     """The error that a client gets for a schema's complaint."""
     path = [*error.absolute_path]
+    bound: Any = error.validator_value
+    value: Any = error.instance
     if error.validator == "required":
-        name = next(name for name in error.validator_value if name not in error.instance)
+        name = next(name for name in bound if name not in value)
         param = dotted([*path, name])
         return InvalidRequestError(f"`{param}` is missing; the request needs it.", param=param)
     if error.validator == "additionalProperties":
@@ -49,15 +51,17 @@ def explain(error: ValidationError) -> InvalidRequestError:
 
 
 def _unknown_field(error: ValidationError, path: list[str | int]) -> InvalidRequestError:
-    known: Mapping[str, Any] = error.schema["properties"]  # type: ignore[index]  # never a boolean schema
-    unknown = next(name for name in error.instance if name not in known)
+    schema: Any = error.schema
+    value: Any = error.instance
+    known: Mapping[str, Any] = schema["properties"]
+    unknown = next(name for name in value if name not in known)
     param = dotted([*path, unknown])
     fields = ", ".join(f"`{name}`" for name in known) or "none"
     return InvalidRequestError(f"`{param}` is not a field of this request; it has {fields}.", param=param)
 
 
 def _requirement(error: ValidationError) -> str:
-    bound = error.validator_value
+    bound: Any = error.validator_value
     match error.validator:
         case "type":
             names = [bound] if isinstance(bound, str) else bound

@@ -29,6 +29,8 @@ class Bounds:
     max_stream_bytes: int = 1024**2
     max_message_bytes: int = 16 * 1024**2
     max_waiting_bytes: int = 32 * 1024**2
+    max_parsed_bytes: int = 64 * 1024**2
+    """A larger content is not even read: parsing it would hold up every other session."""
 
 
 def bounded(parts: Parts, bounds: Bounds) -> Parts | None:
@@ -37,6 +39,8 @@ def bounded(parts: Parts, bounds: Bounds) -> Parts | None:
     if size <= bounds.max_stream_bytes:
         return parts
     msg_type = _load(parts[0]).get("msg_type")
+    if size > bounds.max_parsed_bytes:
+        return None if msg_type in _COMMS else _replaced(parts, str(msg_type), size)
     if msg_type == "stream":
         return _cut_stream(parts, bounds.max_stream_bytes)
     if size <= bounds.max_message_bytes:
@@ -45,6 +49,13 @@ def bounded(parts: Parts, bounds: Bounds) -> Parts | None:
         return None
     if msg_type in _BUNDLES:
         return _cut_bundle(parts, bounds.max_message_bytes)
+    return _cut_strings(parts, bounds.max_message_bytes)
+
+
+def bounded_reply(parts: Parts, bounds: Bounds) -> Parts:
+    """The same for the other channels, where nothing may be left out: long strings lose their middle."""
+    if sum(map(len, parts)) <= bounds.max_message_bytes:
+        return parts
     return _cut_strings(parts, bounds.max_message_bytes)
 
 
@@ -110,6 +121,21 @@ def _cut_stream(parts: Parts, max_bytes: int) -> Parts:
     return [*parts[:2], _noted(parts[2], note), _dump(content | {"text": head + tail})]
 
 
+def _replaced(parts: Parts, msg_type: str, size: int) -> Parts:
+    notice = f"[an output of {size} bytes was left out: too large]"
+    contents: dict[str, dict[str, Any]] = {
+        "stream": {"name": "stdout", "text": ""},
+        "error": {"ename": "", "evalue": notice, "traceback": []},
+        "execute_result": {"data": {"text/plain": notice}, "metadata": {}, "execution_count": None},
+    }
+    bundle = {"data": {"text/plain": notice}, "metadata": {}}
+    content = contents.get(msg_type, bundle)
+    note = {DROPPED_BYTES: size, DROPPED_AT: 0}
+    header = parts[0] if len(parts[0]) < 65536 else _dump({"msg_type": msg_type, "msg_id": ""})
+    parent = parts[1] if len(parts[1]) < 65536 else b"{}"
+    return [header, parent, _dump(note), _dump(content)]
+
+
 def _cut_bundle(parts: Parts, max_bytes: int) -> Parts:
     content = _load(parts[3])
     data = content.get("data")
@@ -163,7 +189,11 @@ def _noted(metadata: bytes, note: dict[str, int]) -> bytes:
 
 
 def _load(part: bytes) -> dict[str, Any]:
-    value = json.loads(part)
+    """A kernel can send anything; what is no JSON object counts as an empty one."""
+    try:
+        value = json.loads(part)
+    except (ValueError, RecursionError):
+        return {}
     return value if isinstance(value, dict) else {}
 
 

@@ -8,7 +8,7 @@ from jupyter_server.services.kernels.connection.base import serialize_msg_to_ws_
 from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
 from traitlets import Bool
 
-from .bounding import Backlog, Bounds
+from .bounding import Backlog, Bounds, bounded_reply
 
 KERNEL_ENDED = 4404
 """Close code of a websocket whose kernel was deleted, culled or died."""
@@ -25,7 +25,8 @@ class KernelConnection(ZMQChannelsWebsocketConnection):  # type: ignore[misc]
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._backlog = Backlog(Bounds())
+        self._bounds = Bounds()
+        self._backlog = Backlog(self._bounds)
         self._unsent_bytes = 0
 
     def connect(self) -> asyncio.Future[None] | None:
@@ -53,12 +54,13 @@ class KernelConnection(ZMQChannelsWebsocketConnection):  # type: ignore[misc]
 
     def handle_outgoing_message(self, stream: Any, outgoing_msg: list[bytes]) -> None:
         channel = stream if isinstance(stream, str) else getattr(stream, "channel", None)
-        if channel != "iopub":
-            super().handle_outgoing_message(stream, outgoing_msg)
-            return
         start = outgoing_msg.index(DELIM) + 1
         parts = outgoing_msg[start + 1 :]
-        for message in self._backlog.admit(parts, self._unsent_bytes):
+        if channel == "iopub":
+            messages = self._backlog.admit(parts, self._unsent_bytes)
+        else:
+            messages = [bounded_reply(parts, self._bounds)]
+        for message in messages:
             if message is parts:
                 super().handle_outgoing_message(stream, outgoing_msg)
             else:

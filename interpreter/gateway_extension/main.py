@@ -11,6 +11,7 @@ read by every process of the same user in ``/proc``.
 
 import ctypes
 import os
+import resource
 import signal
 import sys
 import time
@@ -52,6 +53,9 @@ def main(argv: Sequence[str]) -> int:
 def _run_gateway(token: str, options: list[str]) -> int:
     # Not dumpable: other processes of this user can't read its memory or environment.
     _prctl(_PR_SET_DUMPABLE, 0)
+    # Ten or so descriptors for each kernel: the usual soft limit of 1024 ends at a hundred kernels.
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     from kernel_gateway.gatewayapp import KernelGatewayApp  # noqa: PLC0415
 
     os.environ["KG_AUTH_TOKEN"] = token  # setenv(3) does not reach /proc/PID/environ
@@ -75,7 +79,8 @@ def _supervise(pid: int) -> int:
         else:
             for child, status in _reap(os.WNOHANG):
                 if child == pid:
-                    return os.waitstatus_to_exitcode(status) & 0xFF
+                    code = os.waitstatus_to_exitcode(status)
+                    return code if code >= 0 else 128 - code  # as shells tell a signal
 
 
 def _reap(flags: int) -> Iterator[tuple[int, int]]:

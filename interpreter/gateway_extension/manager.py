@@ -27,6 +27,8 @@ RECONNECT_INTERVAL_MS = 10
 """ZeroMQ waits 100 ms by default before it tries again to reach a kernel that is just starting."""
 MAX_ZMQ_SOCKETS = 65536
 """Of the gateway's context; each kernel needs about eight, the default of 1023 ends at 120 kernels."""
+IOPUB_QUEUE = 100
+"""Messages that wait in the gateway for a kernel that does not drop (see the kernels' extension)."""
 
 
 class OneKernelManager(AsyncIOLoopKernelManager):
@@ -71,6 +73,14 @@ class OneKernelManager(AsyncIOLoopKernelManager):
         return self._exit_code is None
 
     is_alive = _async_is_alive
+
+    def connect_iopub(self, identity: bytes | None = None) -> Any:
+        """A stream of the kernel's output. A kernel that waits for its reader needs no endless queue here."""
+        stream = super().connect_iopub(identity=identity)
+        settings = self.kernel_spec.metadata.get("interpreter", {})
+        if isinstance(settings, dict) and settings.get("waits_for_reader") is True:
+            stream.socket.setsockopt(zmq.RCVHWM, IOPUB_QUEUE)
+        return stream
 
     async def _async_cleanup_resources(self, restart: bool = False) -> None:
         await super()._async_cleanup_resources(restart=restart)

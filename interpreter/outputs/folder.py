@@ -101,7 +101,7 @@ class OutputFolder:
         if slot is None:
             slot = self._part.new_stream(name, self._limits.max_output_bytes)
             if slot is None or self._place(slot) is None:
-                self._part.tally.bytes += utf8_length(text)
+                self._part.leave_out(utf8_length(text), name)
                 return
         if slot.stream is not None:
             self._live.stream(slot.index, name, text, slot.stream.head_space)
@@ -171,8 +171,7 @@ class OutputFolder:
     def _add(self, slot: Slot, bundle: Bundle) -> None:
         """Place a display, within the room for displays."""
         if len(self._part.slots) >= self._part.capacity and self._part.victim(slot.kind) is None:
-            self._part.tally.outputs += 1
-            self._part.tally.bytes += bundle.size
+            self._part.leave_out(bundle.size)
             return
         self._fill(slot, self._admit(bundle, 0, self._part.tally))
         index = self._place(slot)

@@ -14,9 +14,7 @@ def notices(
         f"{name} was cut: {shown:,} of {shown + dropped:,} bytes are shown." for name, shown, dropped in cuts
     ]
     if n := sum(tally.values for tally in tallies):
-        found.append(
-            f"{_many(n, 'value')} of displays left out or cut: over {limits.max_mime_bytes:,} bytes."
-        )
+        found.append(f"{_many(n, 'display value')} left out or cut: over {limits.max_mime_bytes:,} bytes.")
     if n := sum(tally.displays for tally in tallies):
         found.append(
             f"{_many(n, 'display')} left out: all displays of a run may have {limits.max_display_bytes:,} bytes."

@@ -50,15 +50,25 @@ class Part:
         self.slots: list[Slot] = []
         self.streams: dict[str, Slot] = {}
         self.tally = Tally()
+        self._left_out: set[str] = set()  # streams
 
     def reset(self) -> None:
         """Remove all outputs, and what is known of left out ones."""
         self.slots, self.streams, self.tally = [], {}, Tally()
+        self._left_out.clear()
+
+    def leave_out(self, size: int, stream: str | None = None) -> None:
+        """Count an output of ``size`` bytes that is not kept; the texts of one stream are one output."""
+        self.tally.bytes += size
+        if stream in self._left_out:
+            return
+        self.tally.outputs += 1
+        if stream is not None and len(self._left_out) < _MAX_STREAMS:
+            self._left_out.add(stream)
 
     def new_stream(self, name: str, limit: int) -> Slot | None:
-        """An output for a stream that has none, to `add`; None, and counted, if there are too many."""
+        """An output for a stream that has none, to `add`; None if there are too many."""
         if len(self.streams) >= _MAX_STREAMS:
-            self.tally.outputs += 1
             return None
         return Slot({"output_type": "stream", "name": name, "text": ""}, stream=StreamText(limit))
 
@@ -69,10 +79,10 @@ class Part:
         """
         if len(self.slots) >= self.capacity:
             index = self.victim(slot.kind)
-            self.tally.outputs += 1
-            self.tally.bytes += slot.size if index is None else self.slots[index].size
             if index is None:
+                self.leave_out(slot.size, slot.output.get("name"))
                 return None
+            self.leave_out(self.slots[index].size)
             del self.slots[index]
             for moved in self.slots[index:]:
                 moved.index -= 1

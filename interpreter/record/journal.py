@@ -9,7 +9,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -18,7 +18,6 @@ from .entries import (
     FORMAT,
     JOURNAL_MENDED,
     MAC_BYTES,
-    SESSION_ENDED,
     BadEntryError,
     Entry,
     decode,
@@ -47,8 +46,8 @@ class Head:
     """How far a journal has come: the number of its entries, its length in bytes, its newest mac.
 
     It is kept apart from the journal, in a line of fixed length that one write replaces, so that a
-    journal that was cut at the border of an entry is found out. ``ended``: the newest entry is the
-    session's end.
+    journal that was cut at the border of an entry is found out. ``ended``: nothing follows, and the
+    notebook shows it all.
     """
 
     entries: int
@@ -117,7 +116,9 @@ class Journal:
         self._dirty = False
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            self._head_file = os.open(layout.head_path(journal_id), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._head_file = os.open(
+                layout.head_path(journal_id), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+            )
         except OSError:
             os.close(self._file)
             raise
@@ -132,14 +133,16 @@ class Journal:
         data = {**data, "format": FORMAT, "key": key_id(key)}
         line, mac = encode(1, at, kind, data, previous=genesis(key, journal_id), key=key)
         # The head comes first: a journal without a head is a trace of tampering, not of a crash.
-        layout.head_path(journal_id).unlink(missing_ok=True)
-        create_file(layout.head_path(journal_id), Head(0, 0, _NO_MAC, False).encode(), 0o600)
+        made = [layout.head_path(journal_id)]
+        create_file(made[0], Head(0, 0, _NO_MAC, False).encode(), 0o600)
         try:
             create_file(path, line, 0o644)
+            made.insert(0, path)
+            journal = cls(layout, journal_id, path, key, Head(1, len(line), mac, False))
         except OSError:
-            layout.head_path(journal_id).unlink(missing_ok=True)
+            for file in made:
+                file.unlink(missing_ok=True)
             raise
-        journal = cls(layout, journal_id, path, key, Head(1, len(line), mac, False))
         journal._write_head()
         return journal
 
@@ -161,7 +164,7 @@ class Journal:
             if entry is None:
                 break
             visit(entry, offset)
-            state = Head(entry.seq, offset + len(line), entry.mac, entry.kind == SESSION_ENDED)
+            state = Head(entry.seq, offset + len(line), entry.mac, ended=False)
             if head.entries == entry.seq and (head.size, head.mac) != (state.size, state.mac):
                 raise DamagedError("the journal is not the one that its head knows")
         if not state.entries and not head.entries:
@@ -198,13 +201,18 @@ class Journal:
             except OSError as error:
                 _log.warning("a half-written entry stays until the next append: %s", error.strerror)
             raise
-        self.head = Head(head.entries + 1, head.size + len(line), mac, kind == SESSION_ENDED)
+        self.head = Head(head.entries + 1, head.size + len(line), mac, ended=False)
         self._write_head()
         return Entry(self.head.entries, at, kind, data, mac), head.size
 
     def read(self, offset: int) -> Entry:
         """The entry at ``offset``. Raises BadEntryError, OSError."""
         return read_entry(self._file, offset)
+
+    def seal(self) -> None:
+        """Say in the head that nothing will follow, so that a start need not read this journal."""
+        self.head = replace(self.head, ended=True)
+        self._write_head()
 
     def close(self) -> None:
         """Give the files back."""

@@ -121,17 +121,6 @@ class Layout:
             )
         return descriptor
 
-    def is_locked(self) -> bool:
-        """Whether a service writes this record now."""
-        try:
-            descriptor = self._try_lock()
-        except SettingsError:
-            return False
-        if descriptor is None:
-            return True
-        os.close(descriptor)
-        return False
-
     def _try_lock(self) -> int | None:
         """Lock the folder itself, which a read-only disk allows too; where folders have no locks, a file."""
         try:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import BinaryIO
 
 from ..models import JSON, Run, SessionInfo
 from .entries import (
@@ -89,13 +90,24 @@ class LiveSession:
             _log.warning("a half-written entry of %d bytes was removed from a journal", cut)
             entry, offset = journal.note_cut(cut, at)
             live.index.apply(entry, offset)
-        live._take_over_notebook()
+        live._set_aside_edited()
         return live
 
     @property
     def is_behind(self) -> bool:
         """Whether the notebook does not show all of the journal yet."""
         return self._rendered != self.index.entries
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the session's end is written, or waits to be."""
+        waits = any(kind == SESSION_ENDED for kind, _ in self.unwritten)
+        return waits or self.index.ended_reason is not None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the session has ended and so has each of its runs."""
+        return self.index.ended_reason is not None and not self.unwritten and not self.index.unended
 
     @property
     def record(self) -> SessionRecord:
@@ -108,7 +120,7 @@ class LiveSession:
 
     def accept(self, run: Run, at: datetime, idempotency_key: str | None, request_hash: str | None) -> None:
         """Write that a run will be run. Raises OSError; ValueError when it was accepted before."""
-        if run.number in self.index.accepted or self.index.ended_reason is not None:
+        if run.number in self.index.accepted or self.is_ending:
             raise ValueError("the run can't be accepted")
         data = accepted_data(run, idempotency_key=idempotency_key, request_hash=request_hash)
         self._append(RUN_ACCEPTED, data, at)
@@ -121,10 +133,12 @@ class LiveSession:
         if run.number not in self.index.unended:
             raise ValueError("the run does not run")
         data = ended_data(run, late=late)
+        self.unwritten = [item for item in self.unwritten if item[1].get("run") != run.number]
+        self.unwritten.append((RUN_ENDED, data))
         try:
-            self._append(RUN_ENDED, data, at)
+            self.flush_unwritten(at)
         except OSError:
-            self.unwritten.append((RUN_ENDED, _bounded(data)))
+            self.unwritten[-1] = (RUN_ENDED, _bounded(data))
             raise
         self.render_if_due()
 
@@ -148,10 +162,9 @@ class LiveSession:
         self._append(KERNEL_NOTED, {"event": event, "detail": detail}, at)
 
     def end(self, reason: str, at: datetime) -> None:
-        """Write the session's end and bring the notebook up to date. Raises OSError."""
+        """Write the session's end. After OSError it is written before the next entry."""
+        self.unwritten.append((SESSION_ENDED, {"reason": reason}))
         self.flush_unwritten(at)
-        self._append(SESSION_ENDED, {"reason": reason, **self.index.summary()}, at)
-        self.render_now(sync=True)
 
     def flush_unwritten(self, at: datetime) -> None:
         """Write the outcomes that could not be written when they came. Raises OSError."""
@@ -191,7 +204,7 @@ class LiveSession:
         begin = time.monotonic()
         try:
             if self._notebook.size and not self._notebook.is_ours():
-                self._set_aside(self._rendered)
+                self._set_aside_edited()
                 self._notebook.forget()
             self._notebook.write(
                 len(self.index.order), self._changed, self._cell, end_of(self.index), sync=sync
@@ -204,7 +217,10 @@ class LiveSession:
         self._render_cost = self._rendered_at - begin
 
     def close(self) -> None:
-        """Give the files back."""
+        """Bring the notebook up to date and give the files back."""
+        self.render_now(sync=True)
+        if self.is_complete and not self.is_behind:
+            self.journal.seal()
         self.journal.close()
 
     def _append(self, kind: str, data: JSON, at: datetime) -> None:
@@ -212,6 +228,8 @@ class LiveSession:
         self._append_entry(kind, data, at)
 
     def _append_entry(self, kind: str, data: JSON, at: datetime) -> None:
+        if kind == SESSION_ENDED:
+            data = {**data, **self.index.summary()}
         entry, offset = self.journal.append(kind, data, at)
         self.index.apply(entry, offset)
         if entry.number is not None:
@@ -221,34 +239,34 @@ class LiveSession:
         self._changed.update(self.index.position[number] for number in waiting)
 
     def _cell(self, position: int) -> bytes:
-        return render_cell(read_run(self.index, self.index.order[position], self.journal.read), self.index.info)
+        return render_cell(
+            read_run(self.index, self.index.order[position], self.journal.read), self.index.info
+        )
 
-    def _take_over_notebook(self) -> None:
-        """Judge the notebook that the last service left; the next rendering makes it anew."""
-        try:
-            shown = shown_entries(self._notebook.path)
-        except FileNotFoundError:
-            return
-        self._set_aside(shown)
-
-    def _set_aside(self, shown: int | None) -> None:
+    def _set_aside_edited(self) -> None:
         """Keep a notebook that someone edited as evidence, instead of writing over it."""
         path = self._notebook.path
         try:
-            with path.open("rb") as file:
-                if not file.read(4096).strip(b"\0"):
-                    return  # a loss of power leaves such files; they tell nothing
+            with path.open("rb") as notebook:
+                if self._is_rendering(notebook):
+                    return
         except FileNotFoundError:
             return
-        if shown is not None and 1 <= shown <= self.index.entries:
-            try:
-                parts = StoredSession.load(self.journal.path, entries=shown).notebook()
-                if find_difference(path, parts) is None:
-                    return
-            except BadEntryError:
-                pass  # then nothing can speak for the notebook
         _log.error("the notebook of a session was edited; the edited copy is kept")
         path.replace(edited_path(path))
+
+    def _is_rendering(self, notebook: BinaryIO) -> bool:
+        """Whether a notebook on disk is what the begin of the journal renders to."""
+        if not notebook.read(4096).strip(b"\0"):
+            return True  # a loss of power leaves such files; they tell nothing
+        shown = shown_entries(notebook)
+        if shown is None or not 1 <= shown <= self.index.entries:
+            return False
+        try:
+            parts = StoredSession.load(self.journal.path, entries=shown).notebook()
+            return find_difference(notebook, parts) is None
+        except BadEntryError:
+            return False
 
 
 def _bounded(data: JSON) -> JSON:

@@ -6,7 +6,7 @@ complete notebook at every moment. The bytes of unchanged cells are copied from 
 
 import os
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import BinaryIO
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .entries import BadEntryError, Entry, decode
-from .index import SessionIndex, start_index
-from .journal import read_entry, read_lines
+from .index import SessionIndex, SessionRecord, ended_record, start_index
+from .journal import read_ends, read_entry, read_head, read_lines
+from .layout import Layout
 from .notebook import SEPARATOR, START, render_cell, render_end
 from .outcomes import RecordedRun, rebuild
 
@@ -40,9 +41,19 @@ def render(index: SessionIndex, read: Read) -> Iterator[tuple[int | None, bytes]
 
 def end_of(index: SessionIndex) -> bytes:
     """What follows the last cell of the notebook."""
-    return render_end(
-        index.info, ended_reason=index.ended_reason, entries=index.entries, mac=index.mac
-    )
+    return render_end(index.info, ended_reason=index.ended_reason, entries=index.entries, mac=index.mac)
+
+
+def ended_quickly(layout: Layout, path: Path) -> SessionRecord | None:
+    """The session of a journal whose head says that it has ended, from its two ends; None for any other."""
+    head = read_head(layout, path.stem)
+    if head is None or not head.ended:
+        return None
+    try:
+        first, last = read_ends(path)
+        return ended_record(first, last, path) if last.mac == head.mac else None
+    except (OSError, BadEntryError, KeyError, TypeError, ValueError):
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,12 @@ Each problem is a sentence that names the run or the entry it is about. What can
 cut off by someone who can also write to ``state_dir``, and what someone forged who has the key.
 """
 
+import contextlib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from ..models import SessionInfo
 from .entries import (
@@ -30,7 +32,11 @@ from .stored import StoredSession
 
 _MAX_PROBLEMS = 50
 _END_BYTES = 1 << 20
-_SUBJECTS = {RUN_ACCEPTED: "the code of run", RUN_ENDED: "the outcome of run", RUN_AMENDED: "an amendment of run"}
+_SUBJECTS = {
+    RUN_ACCEPTED: "the code of run",
+    RUN_ENDED: "the outcome of run",
+    RUN_AMENDED: "an amendment of run",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,17 @@ def verify_session(layout: Layout, key: bytes | None, path: Path, *, pending: bo
     ``pending``: the session goes on, so the notebook may lag (it tells how far it is) and the last line
     may be half written.
     """
+    with contextlib.ExitStack() as stack:
+        # Opened before the journal is read, so that it can't be newer than what was read of that.
+        notebook: BinaryIO | None = None
+        with contextlib.suppress(FileNotFoundError):
+            notebook = stack.enter_context(path.with_suffix(".ipynb").open("rb"))
+        return _verify(layout, key, path, notebook, pending=pending)
+
+
+def _verify(
+    layout: Layout, key: bytes | None, path: Path, notebook: BinaryIO | None, *, pending: bool
+) -> Verification:
     head = read_head(layout, path.stem)
     chain = _Chain(path.stem, key, head)
     for offset, line in read_lines(path):
@@ -59,7 +76,7 @@ def verify_session(layout: Layout, key: bytes | None, path: Path, *, pending: bo
     if chain.info is not None and path != layout.journal_path(chain.info):
         problems.append("The journal is not in the folder of the day on which its session began.")
     if not problems:
-        problems.extend(_notebook_problems(path, chain.last, pending=pending))
+        problems.extend(_notebook_problems(path, notebook, chain.last, pending=pending))
     if edited_path(path).exists():
         problems.append("The notebook was edited; the edited copy is kept beside the one rendered anew.")
     if len(problems) > _MAX_PROBLEMS:
@@ -108,7 +125,9 @@ class _Chain:
             entry = decode(line)
         except BadEntryError:
             what = "is cut short" if not line.endswith(b"\n") else "was changed"
-            self.problems.append(f"Line {self._lines} of the journal{self._place()} {what}: it is not an entry.")
+            self.problems.append(
+                f"Line {self._lines} of the journal{self._place()} {what}: it is not an entry."
+            )
             self._previous, self._expected = (), self._expected + 1
             return
         if self._lines == 1:
@@ -179,7 +198,9 @@ class _Chain:
         if missing and not any("is not an entry" in problem for problem in self.problems):
             self.problems.append(f"Of the journal's entries these are missing: {_ranges(missing)}.")
         if self.head is None:
-            self.problems.append("What state_dir knows of the journal's end is missing, so a cut can't be ruled out.")
+            self.problems.append(
+                "What state_dir knows of the journal's end is missing, so a cut can't be ruled out."
+            )
         elif self.last < self.head.entries:
             count = self.head.entries - self.last
             noun = "entry is" if count == 1 else "entries are"
@@ -205,10 +226,9 @@ def _ranges(numbers: list[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
 
 
-def _notebook_problems(path: Path, entries: int, *, pending: bool) -> list[str]:
+def _notebook_problems(path: Path, notebook: BinaryIO | None, entries: int, *, pending: bool) -> list[str]:
     """Compare the notebook with what the (good) journal renders to."""
-    notebook = path.with_suffix(".ipynb")
-    if not notebook.exists():
+    if notebook is None:
         return [] if pending else ["The notebook is missing."]
     shown = shown_entries(notebook)
     if shown is None:
@@ -224,20 +244,19 @@ def _notebook_problems(path: Path, entries: int, *, pending: bool) -> list[str]:
     return [f"The notebook was edited: {difference}."] if difference else []
 
 
-def shown_entries(notebook: Path) -> int | None:
+def shown_entries(notebook: BinaryIO) -> int | None:
     """How many entries of its journal a notebook on disk says it shows."""
-    with notebook.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        file.seek(max(0, size - _END_BYTES))
-        return rendered_entries(file.read())
+    size = os.fstat(notebook.fileno()).st_size
+    notebook.seek(max(0, size - _END_BYTES))
+    return rendered_entries(notebook.read())
 
 
-def find_difference(notebook: Path, parts: Iterable[tuple[int | None, bytes]]) -> str | None:
+def find_difference(notebook: BinaryIO, parts: Iterable[tuple[int | None, bytes]]) -> str | None:
     """Where a notebook on disk is not the given parts; None when it is."""
     place = "its begin"
-    with notebook.open("rb") as file:
-        for number, part in parts:
-            place = f"the cell of run {number}" if number is not None else place
-            if file.read(len(part)) != part:
-                return f"{place} differs" if number is not None else f"something after {place} differs"
-        return "something was added at its end" if file.read(1) else None
+    notebook.seek(0)
+    for number, part in parts:
+        place = f"the cell of run {number}" if number is not None else place
+        if notebook.read(len(part)) != part:
+            return f"{place} differs" if number is not None else f"something after {place} differs"
+    return "something was added at its end" if notebook.read(1) else None

@@ -4,6 +4,7 @@ import base64
 import binascii
 import json
 import re
+import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from interpreter.models import JSON
 
 # The reprs that say nothing: of figures, and of objects whose only use is to be displayed.
 _EMPTY_REPR = re.compile(r"<(?:Figure size|IPython\.core\.display\.|IPython\.lib\.display\.)[^>]*>")
+_MAX_PIXELS = 2000  # per side
 _READABLE = ("text/markdown", "text/latex")
 _CHARTS = (
     ("application/vnd.plotly.", "interactive Plotly chart"),
@@ -74,7 +76,7 @@ def read_displays(outputs: Sequence[JSON], result: str | None) -> Displays:
 
 
 def images(outputs: Sequence[JSON], max_bytes: int) -> list[Image]:
-    """PNG, JPEG, GIF and WebP images in order, as many as ``max_bytes`` of base64 hold."""
+    """Sound PNG, JPEG, GIF and WebP images in order, as many as ``max_bytes`` of base64 hold."""
     found: list[Image] = []
     left = max_bytes
     for _, bundle in _bundles(outputs):
@@ -128,7 +130,18 @@ def _image(bundle: Mapping[str, Any], mime_type: str, max_bytes: int) -> Image |
     if not 0 < len(data) <= max_bytes:
         return None
     try:
-        head = base64.b64decode(data, validate=True)[:16]
+        content = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
         return None
-    return Image(mime_type, data) if head.startswith(_MAGIC[mime_type]) else None
+    is_sound = content.startswith(_MAGIC[mime_type]) and (mime_type != "image/png" or _is_sound_png(content))
+    return Image(mime_type, data) if is_sound else None
+
+
+def _is_sound_png(content: bytes) -> bool:
+    """Whether it has its last chunk, and a size that Anthropic takes (2000 pixels where images are many)."""
+    if len(content) < 45 or content[-8:-4] != b"IEND":
+        return False
+    width: int
+    height: int
+    width, height = struct.unpack_from(">II", content, 16)
+    return 0 < width <= _MAX_PIXELS and 0 < height <= _MAX_PIXELS

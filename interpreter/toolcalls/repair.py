@@ -15,7 +15,8 @@ _STRING = r'"(?:[^"\\]|\\.?)*+"?'
 _TRAILING_COMMA = re.compile(_STRING + r"|,(?=\s*+[}\]])", re.DOTALL)
 _BACKSLASH = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})|\\')
 _BARE_KEY = re.compile(r"\{\s*(\w+)\s*:")
-_REST = re.compile(r"(?:[\s}\]);`]|<\|[^|>]*\|>)*")
+# What may follow the object: spare braces, a model's end token, a remark on lines of its own.
+_REST = re.compile(r"(?:[\s}\]);`]|<\|[^|>]*\|>)*+(?:(?<=\n)[^{}\"]*)?")
 _LOOSE = re.compile(
     r"\{\s*[\"']?(?P<key>\w+)[\"']?\s*:\s*(?P<quote>\"\"\"|'''|\"|')(?P<body>.*)(?P=quote)"
     r"(?:\s*,\s*[\"']?timeout[\"']?\s*:\s*(?P<timeout>\d{1,9}(?:\.\d{1,9})?))?\s*,?\s*\}\s*",
@@ -77,14 +78,24 @@ def _repaired(
         if value is not None:
             return value
     if stripped.startswith("`") and nesting < _MAX_NESTING:
-        inside = snippets.fenced_json(stripped)
-        if inside is not None:
-            return decode_arguments(inside, nesting + 1)
+        fenced = _fenced_object(stripped, nesting)
+        if fenced is not None:
+            return fenced
     if stripped[0] in "'\"":
         inner = snippets.literal(stripped)
         if isinstance(inner, str) and nesting < _MAX_NESTING:
             return decode_arguments(inner, nesting + 1)
     return _bare_code(text, stripped, json_problem)
+
+
+def _fenced_object(stripped: str, nesting: int) -> dict[str, Any] | BareCode | Unreadable | None:
+    """What a fenced block of JSON holds; None for a block of code, be that a dict display."""
+    inside = snippets.fenced_json(stripped)
+    if inside is None:
+        return None
+    value = decode_arguments(inside, nesting + 1)
+    is_code = snippets.unfenced_code(stripped) is not None
+    return None if is_code and not (isinstance(value, dict) and "code" in value) else value
 
 
 def _bare_code(text: str, stripped: str, json_problem: str) -> BareCode | Unreadable:
@@ -103,15 +114,29 @@ def _bare_code(text: str, stripped: str, json_problem: str) -> BareCode | Unread
 
 
 def _loose_json(text: str) -> dict[str, Any] | None:
-    decoder = json.JSONDecoder(strict=False)
     for candidate in _candidates(text):
-        try:
-            value, end = decoder.raw_decode(candidate)
-        except (ValueError, RecursionError):
+        value = _first_object(candidate)
+        if value is None:
             continue
-        if isinstance(value, dict) and _REST.fullmatch(candidate, end):
-            return value
+        # \' is no JSON: the model meant a quote, or a backslash and a quote. Python tells which.
+        if "\\'" in text and not _holds_python(value):
+            plain = _first_object(candidate.replace("\\\\'", "'"))
+            if plain is not None and _holds_python(plain):
+                return plain
+        return value
     return None
+
+
+def _first_object(text: str) -> dict[str, Any] | None:
+    try:
+        value, end = json.JSONDecoder(strict=False).raw_decode(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) and _REST.fullmatch(text, end) else None
+
+
+def _holds_python(value: dict[str, Any]) -> bool:
+    return any(isinstance(text, str) and snippets.syntax_problem(text) is None for text in value.values())
 
 
 def _candidates(text: str) -> Iterator[str]:

@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from interpreter.models import FileChange, Run, RunError, RunStatus
 from interpreter.toolcalls.displays import Displays, read_displays
 
 _MAX_FILES = 20
 _MAX_NOTICES = 10
+_MAX_SUMMARY = 160  # characters of an error's name and message
 _MAX_LINE = 300  # characters of a path or of a notice
 
 _ANSI = re.compile(
@@ -36,13 +37,17 @@ _STATE_LOST = (
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of the text. ``head`` is the share of the bytes that stay which its beginning gets."""
+    """A part of the text. ``head`` is the share of the bytes that stay which its beginning gets.
+
+    ``ending`` is added to what is left of a text that had to be cut.
+    """
 
     name: str
     label: str
     text: str
     head: float = 0.5
     always_labelled: bool = False
+    ending: str = ""
 
 
 def model_text(run: Run, max_bytes: int) -> str:
@@ -63,7 +68,7 @@ def model_text(run: Run, max_bytes: int) -> str:
     if notes:
         parts.append(_Part("notes", "", notes, head=0.8))
     room = max(0, max_bytes - 2 * (len(parts) - 1))
-    shares = _shares([_size(part.label + part.text) for part in parts], room)
+    shares = _shares([_size(part.text) for part in parts], room)
     shown = [_shown(part, share) for part, share in zip(parts, shares, strict=True)]
     return _cut("\n\n".join(shown), max_bytes, "text", 0.5)
 
@@ -81,7 +86,7 @@ def _parts(run: Run, displays: Displays) -> Iterable[_Part]:
     yield _Part("displayed text", "Displayed:\n", _trimmed("\n\n".join(displays.texts)))
     yield _Part("the last value", "Last value:\n", _trimmed(displays.result or ""), head=0.7)
     if folded.error is not None:
-        yield _Part("the traceback", "", _error_text(folded.error), head=0.3)
+        yield _error_part(folded.error)
 
 
 def _trimmed(text: str) -> str:
@@ -89,23 +94,21 @@ def _trimmed(text: str) -> str:
 
 
 def _labelled(part: _Part) -> _Part:
-    return _Part(part.name, "", part.label + part.text, part.head)
+    return replace(part, label="", text=part.label + part.text)
 
 
-def _error_text(error: RunError) -> str:
-    """The traceback, its last line the error even where a custom traceback left that out."""
+def _error_part(error: RunError) -> _Part:
+    """The traceback; where it must be cut, it still ends with the error's name and message."""
     traceback = _trimmed("\n".join(error.traceback))
-    name = clean(error.ename) or "Error"
+    name = _line(error.ename) or "Error"
     value = clean(error.evalue)
     summary = f"{name}: {value}" if value else name
     if not traceback:
-        return summary
-    # The message may be long: what is cut from the middle must leave the error's name at the end.
-    is_told = traceback.rsplit("\n", 1)[-1].startswith(name) or traceback.endswith(summary)
-    if is_told and len(value) <= _MAX_LINE:
-        return traceback
-    short = value if len(value) <= _MAX_LINE else value[:_MAX_LINE] + "..."
-    return f"{traceback}\n{name}: {short}" if short else f"{traceback}\n{name}"
+        traceback = summary
+    elif name not in traceback:  # a custom traceback may leave it out
+        traceback += f"\n{summary}"
+    ending = summary if len(summary) <= _MAX_SUMMARY else summary[:_MAX_SUMMARY] + "..."
+    return _Part("the traceback", "", traceback, head=0.3, ending=f"\n{ending}")
 
 
 def _notes(run: Run, displays: Displays) -> Iterable[str]:
@@ -186,7 +189,9 @@ def _shares(sizes: Sequence[int], room: int) -> list[int]:
 
 
 def _shown(part: _Part, share: int) -> str:
-    return _cut(part.text, share, part.name, part.head)
+    if _size(part.text) <= share or _size(part.ending) >= share:
+        return _cut(part.text, share, part.name, part.head)
+    return _cut(part.text, share - _size(part.ending), part.name, part.head) + part.ending
 
 
 def _cut(text: str, max_bytes: int, name: str, head: float) -> str:

@@ -101,6 +101,7 @@ class Channels:
         """Reads until the websocket is closed."""
         while await self.read() is not None:
             pass
+        self.socket.close()
 
 
 @dataclass(frozen=True)

@@ -97,6 +97,13 @@ def fold(*messages: Message, **options: Any) -> Folded:
     return Kit(**options).feed(*messages).folded
 
 
+def texts(outputs: Any) -> list[Any]:
+    """Each output as its text, or its text/plain, or its error's name."""
+    return [
+        o.get("text", o.get("ename")) if "data" not in o else o["data"].get("text/plain") for o in outputs
+    ]
+
+
 def validate(outputs: Any) -> None:
     """Whether they are the outputs of a valid nbformat 4.5 cell that strict JSON can hold."""
     cell = nbformat.v4.new_code_cell(source="x")

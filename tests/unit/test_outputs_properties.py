@@ -142,7 +142,7 @@ TYPES = ["stream", "display_data", "execute_result", "update_display_data", "err
 TYPES += ["execute_reply", "execute_input", "status", "comm_open", "nonsense"]
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(
     st.lists(st.builds(message, st.sampled_from(TYPES), CONTENT | JUNK), max_size=8),
     st.integers(0, 60),

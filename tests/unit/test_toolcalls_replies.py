@@ -1,6 +1,8 @@
 """Claims about dialects end to end: the official SDKs' own objects go in, messages they accept come out."""
 
+import base64
 import json
+import struct
 from datetime import UTC, datetime
 from typing import Any
 
@@ -272,7 +274,24 @@ def test_a_run_that_failed_is_an_error_with_text_alone() -> None:
     assert result["structuredContent"]["status"] == "timeout"
 
 
-@pytest.mark.parametrize("image", ["not base64!", "AAAA", "", PNG[:8] + "A" * 2_000_000])
+def png(width: int, size: int = 100) -> str:
+    content = bytearray(base64.b64decode(PNG))
+    content[16:20] = struct.pack(">I", width)
+    return base64.b64encode(bytes(content[:33]) + b"\0" * size + bytes(content[-12:])).decode()
+
+
+BAD_IMAGES = {
+    "not base64": "not base64!",
+    "not an image": "AAAA",
+    "empty": "",
+    "cut off": PNG[:64],
+    "only the first bytes": PNG[:12],
+    "too wide": png(2001),
+    "too many bytes": png(100, 1024**2),
+}
+
+
+@pytest.mark.parametrize("image", BAD_IMAGES.values(), ids=BAD_IMAGES)
 def test_what_is_no_small_image_is_not_sent_as_one(image: str) -> None:
     for post in (anthropic_message().model_dump(), {"name": "execute_python", "arguments": {"code": "1"}}):
         _, messages = answered(post, image=image)
@@ -280,10 +299,10 @@ def test_what_is_no_small_image_is_not_sent_as_one(image: str) -> None:
 
 
 def test_images_of_all_answers_share_one_limit() -> None:
-    big = PNG + "A" * 600_000
     block = anthropic_message().model_dump()["content"][1]
-    _, (message,) = answered([block, {**block, "id": "toolu_2"}], image=big.replace("==", "AA"))
-    assert json.dumps(message).count('"image"') == 1
+    post = [{**block, "id": f"toolu_{i}"} for i in range(3)]
+    _, (message,) = answered(post, image=png(2000, 300_000))
+    assert json.dumps(message).count('"image"') == 2
 
 
 def test_no_answers_make_no_messages() -> None:

@@ -193,7 +193,9 @@ def test_embedded_base64_is_taken_out_of_text() -> None:
 
 
 def test_a_flood_leaves_the_error_the_value_and_the_notes_visible() -> None:
-    error = RunError("ValueError", "why" * 5000, (*TRACEBACK[:3], "ValueError: " + "why" * 5000))
+    error = RunError(
+        "ValueError", "why" * 5000, (*TRACEBACK[:3], *["frame"] * 99, "ValueError: " + "why" * 5000)
+    )
     shown = text(
         RunStatus.ERROR,
         max_bytes=2000,
@@ -232,10 +234,11 @@ def test_short_parts_leave_their_room_to_long_ones() -> None:
 anything = st.text(st.characters() | st.sampled_from("\x1b[]31m;\x07\x9b\ud800\r\n"), max_size=200)
 
 
-@given(anything, anything, anything, anything, st.sampled_from(RunStatus), st.integers(1, 400))
+@given(st.tuples(anything, anything, anything, anything), st.sampled_from(RunStatus), st.integers(1, 400))
 def test_whatever_ran_the_text_is_bounded_clean_and_not_empty(
-    stdout: str, stderr: str, result: str, evalue: str, status: RunStatus, max_bytes: int
+    texts: tuple[str, str, str, str], status: RunStatus, max_bytes: int
 ) -> None:
+    stdout, stderr, result, evalue = texts
     shown = model_text(
         run(
             status,

@@ -93,13 +93,13 @@ def _kernel_filesystems(box: Box) -> list[str]:
             args += ["--ro-bind", "/dev/null", path]
     else:
         args += ["--dir", "/proc"]
-    args += ["--dev", "/dev", "--perms", "1777", "--size", str(box.shm_bytes), "--tmpfs", "/dev/shm"]
-    args += ["--perms", "1777", "--size", str(box.tmp_bytes), "--tmpfs", "/tmp"]
+    args += ["--dev", "/dev", "--perms", "1777", "--size", str(box.shm_bytes), "--tmpfs", "/dev/shm"]  # noqa: S108
+    args += ["--perms", "1777", "--size", str(box.tmp_bytes), "--tmpfs", "/tmp"]  # noqa: S108
     return [*args, "--perms", "0700", "--size", str(box.tmp_bytes), "--tmpfs", HOME]
 
 
 def bwrap_arguments(box: Box, fds: Descriptors, sources: Mapping[str, str] | None = None) -> list[str]:
-    """Arguments for bubblewrap, without its own name.
+    """Options for bubblewrap, without its own name and the command to run.
 
     ``sources`` says where a bind's source is to be found when it was staged elsewhere. They hold the
     kernel's environment: pass them with ``--args``, or every process list shows them.
@@ -118,7 +118,7 @@ def bwrap_arguments(box: Box, fds: Descriptors, sources: Mapping[str, str] | Non
     for bind in sorted(others, key=lambda bind: bind.dest):
         args += _bind(bind, sources)
     args += ["--remount-ro", "/dev", "--remount-ro", "/"]
-    return [*args, "--chdir", box.cwd, "--", *box.argv]
+    return [*args, "--chdir", box.cwd]
 
 
 def _bind(bind: Bind, sources: Mapping[str, str] | None) -> list[str]:

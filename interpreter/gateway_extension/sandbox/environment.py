@@ -27,7 +27,7 @@ ETC_SHOWN = (
 )
 SYSTEM_LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 # Never bound as a whole because an interpreter lies in them.
-TOO_WIDE = frozenset({"/", "/bin", "/etc", "/home", "/lib", "/opt", "/root", "/sbin", "/tmp", "/usr", "/var"})
+TOO_WIDE = frozenset({"/", "/bin", "/etc", "/home", "/lib", "/opt", "/root", "/sbin", "/tmp", "/usr", "/var"})  # noqa: S108
 
 # Variables of the caller that a kernel gets; all others (tokens!) stay outside.
 ENV_NAMES = frozenset({"LANG", "LANGUAGE", "TZ", "TERM"})
@@ -44,9 +44,7 @@ def system_binds() -> tuple[list[Bind], list[tuple[str, str]]]:
             links.append((os.readlink(path), path))
         elif os.path.isdir(path):
             binds.append(Bind(path, path))
-    for path in ETC_SHOWN:
-        if os.path.exists(path):
-            binds.append(Bind(os.path.realpath(path), path))
+    binds.extend(Bind(os.path.realpath(path), path) for path in ETC_SHOWN if os.path.exists(path))
     return binds, links
 
 

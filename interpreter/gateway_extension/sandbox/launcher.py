@@ -14,6 +14,7 @@ Standard library only, and little of it: its start is part of every kernel's sta
 import ctypes
 import json
 import os
+import resource
 import signal
 import sys
 
@@ -37,22 +38,22 @@ def _mount(source: str, target: str, kind: str | None, flags: int, data: str | N
     _check(_libc.mount(*encoded, ctypes.c_ulong(flags), options), f"mount {target}")
 
 
-def _stage(folder: str, sources: list[str]) -> None:
-    """Bind each source to ``folder``/<its index>, visible to this process and its children only."""
-    handles = [os.open(source, os.O_PATH | os.O_CLOEXEC) for source in sources]
+def _stage(folder: str, sources: dict[str, str]) -> None:
+    """Bind each source to ``folder``/<its name>, visible to this process and its children only."""
     # not os.unshare: new in Python 3.12
     _check(_libc.unshare(CLONE_NEWNS), "unshare the mount namespace (needs CAP_SYS_ADMIN)")
     _mount("none", "/", None, MS_REC | MS_SLAVE)
+    # before the mount below hides some of them, after the change of namespace that binds need
+    handles = {name: os.open(source, os.O_PATH | os.O_CLOEXEC) for name, source in sources.items()}
     _mount("tmpfs", folder, "tmpfs", 0, "mode=0755,size=1m")
-    for index, (source, handle) in enumerate(zip(sources, handles, strict=True)):
-        target = f"{folder}/{index}"
+    for name, handle in handles.items():
+        target = f"{folder}/{name}"
         if os.path.isdir(f"/proc/self/fd/{handle}"):
             os.mkdir(target, 0o755)
         else:
             os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
         _mount(f"/proc/self/fd/{handle}", target, None, MS_BIND | MS_REC)
         os.close(handle)
-        del source
 
 
 def main(fd: int) -> None:
@@ -69,6 +70,10 @@ def main(fd: int) -> None:
         os.setgroups([])
         os.setresgid(plan["uid"], plan["uid"], plan["uid"])
         os.setresuid(plan["uid"], plan["uid"], plan["uid"])
+    for kind, value in plan["rlimits"]:
+        _, hard = resource.getrlimit(kind)
+        bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (bound, bound))
     _check(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
     # After the change of user, which clears it; then look whether the parent has gone already.
     _check(_libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "parent death signal")
@@ -76,7 +81,7 @@ def main(fd: int) -> None:
         os._exit(1)
     os.chdir("/")
     os.umask(0o022)
-    os.execve(plan["argv"][0], plan["argv"], {})
+    os.execve(plan["argv"][0], plan["argv"], {})  # noqa: S606
 
 
 if __name__ == "__main__":

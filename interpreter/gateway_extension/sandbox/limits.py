@@ -13,6 +13,8 @@ GIB = 1024**3
 # A kernel needs about this much before it runs any code; less would only make it die at start.
 SMALLEST = {"memory_bytes": 128 * MIB, "max_processes": 24, "max_open_files": 64, "max_file_bytes": MIB}
 
+OWN_PROCESSES = 2  # bubblewrap's, outside and inside
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -68,22 +70,24 @@ class Limits:
             raise ValueError("KERNEL_LIMITS must be a JSON object of limit names and numbers")
         return self.bounded(wish)
 
-    def rlimits(self) -> list[tuple[int, int]]:
-        """(resource, value) pairs for each process of the sandbox.
+    def rlimits(self, *, own_uid: bool) -> list[tuple[int, int]]:
+        """(resource, value) pairs that bubblewrap starts under and every process inherits.
 
+        The number of processes counts per uid, so it is one of them only for a uid of the sandbox's own.
         RLIMIT_DATA is a little below the memory limit, so that a big allocation fails as a clean
         MemoryError before the kernel's OOM killer has to act. RLIMIT_AS would hit thread arenas and
         memory-mapped files, which cost nothing.
         """
         pairs = [
             (resource.RLIMIT_DATA, int(self.memory_bytes * 0.95)),
-            (resource.RLIMIT_NPROC, self.max_processes),
             (resource.RLIMIT_NOFILE, self.max_open_files),
             (resource.RLIMIT_FSIZE, self.max_file_bytes),
             (resource.RLIMIT_CORE, 0),
             (resource.RLIMIT_MEMLOCK, 64 * 1024),
             (resource.RLIMIT_MSGQUEUE, 0),
         ]
+        if own_uid:
+            pairs.append((resource.RLIMIT_NPROC, self.max_processes + OWN_PROCESSES))
         if self.cpu_seconds:
             pairs.append((resource.RLIMIT_CPU, math.ceil(self.cpu_seconds) + 1))
         return pairs

@@ -1,0 +1,78 @@
+# `make run` and `make test` do all the set-up themselves; `make help` lists the rest.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+KERNEL_ENV := .venv-kernel
+
+SERVICE_STAMP := $(VENV)/.installed
+DEV_STAMP := $(VENV)/.installed-dev
+KERNEL_STAMP := $(KERNEL_ENV)/.installed
+PIP_OPTIONS := --disable-pip-version-check --progress-bar on
+
+.DEFAULT_GOAL := help
+.PHONY: help run test test-unit check format bench docs kernel-env system system-test clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+
+run: $(SERVICE_STAMP) $(KERNEL_STAMP) ## Install what is missing, then start the service
+	@exec $(BIN)/jupyter interpreter serve $(ARGS)
+
+test: system-test $(DEV_STAMP) $(KERNEL_STAMP) ## Install what is missing, then run all tests
+	@echo "==> tests"
+	@$(BIN)/python -m pytest $(ARGS)
+
+test-unit: $(DEV_STAMP) ## The tests that need neither kernels nor a gateway
+	@$(BIN)/python -m pytest tests/unit tests/docs $(ARGS)
+
+check: $(DEV_STAMP) ## Style, types, layers, generated documentation
+	@echo "==> ruff"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@echo "==> mypy"
+	@$(BIN)/mypy
+	@echo "==> layers"
+	@$(BIN)/lint-imports
+	@echo "==> documentation"
+	@$(BIN)/python -m pytest -q tests/docs
+
+format: $(DEV_STAMP) ## Format the code, write the generated documentation anew
+	@$(BIN)/ruff check --fix-only .
+	@$(BIN)/ruff format .
+	@$(BIN)/python -m docs.generate
+
+bench: $(DEV_STAMP) $(KERNEL_STAMP) ## Measure; prints the tables of docs/benchmarks.md
+	@$(BIN)/python -m bench $(ARGS)
+
+kernel-env: $(KERNEL_STAMP) ## The kernels' Python environment
+
+system: ## Debian packages that an installation needs (asks for nothing when they are there)
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || sh .ci/debian-packages $(PYTHON)-venv
+
+system-test: system ## Debian packages that the tests need
+	@sh .ci/debian-packages --for-tests
+
+clean: ## Remove both environments and all caches
+	rm -rf $(VENV) $(KERNEL_ENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+# The stamps hold the time of the last complete installation, so that a second call costs nothing.
+$(SERVICE_STAMP): pyproject.toml | system
+	@echo "==> service environment: installing into $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install $(PIP_OPTIONS) -e .
+	@touch $@
+
+$(DEV_STAMP): $(SERVICE_STAMP)
+	@echo "==> service environment: installing the tools for tests and checks"
+	@$(BIN)/python -m pip install $(PIP_OPTIONS) -e '.[test,lint,postgresql]'
+	@touch $@
+
+$(KERNEL_STAMP): gateway_config/kernel-requirements.txt gateway_config/install_kernel.py $(wildcard gateway_config/ipython/*.py) | system
+	@echo "==> kernel environment: creating $(KERNEL_ENV)"
+	@test -x $(KERNEL_ENV)/bin/python || $(PYTHON) -m venv $(KERNEL_ENV)
+	@echo "==> kernel environment: installing numpy, pandas, matplotlib ... (a few minutes the first time)"
+	@$(KERNEL_ENV)/bin/python -m pip install $(PIP_OPTIONS) -r gateway_config/kernel-requirements.txt
+	@$(KERNEL_ENV)/bin/python -m pip freeze > $(KERNEL_ENV)/installed.txt
+	@echo "==> kernel environment: writing the kernelspec and the font list"
+	@$(KERNEL_ENV)/bin/python gateway_config/install_kernel.py
+	@touch $@

@@ -1,0 +1,141 @@
+"""The record for readers: list and search, the notebook as a file or a page, its verification."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..errors import NotFoundError
+from ..models import JSON
+from .base import BaseHandler
+from .notebook_page import render_page
+from .operations import Answer, Operation, json_answer
+from .paging import page_of
+from .query import read_time
+
+if TYPE_CHECKING:
+    from ..record import SessionRecord
+
+_TAG = "Record"
+NOTEBOOK_TYPE = "application/x-ipynb+json"
+_PAGE_POLICY = (
+    "sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline' "
+    "'unsafe-eval'; img-src data:; font-src data:; media-src data:; frame-ancestors 'none'"
+)
+"""Outputs may hold any script. It runs without this service's origin (so without its cookie) and
+without a network; charts that bring their own code still draw."""
+
+
+class RecordHandler(BaseHandler):
+    """What handlers share that read one session's record."""
+
+    async def find_record(self, session_id: str) -> "SessionRecord":
+        """The record if there is one that the token may read; NotFoundError otherwise."""
+        record = await self.services.recorder.find_session(self.session_id_of(session_id))
+        if record is None or not self.principal.reads(record.info.owner_id):
+            raise _not_found()
+        return record
+
+
+class NotebooksHandler(BaseHandler):
+    """``/v1/notebooks``"""
+
+    operations: ClassVar = {
+        "GET": Operation(
+            "listNotebooks",
+            "List and search the record",
+            _TAG,
+            {200: json_answer("The notebooks that the token may read.", "NotebookList")},
+            description="One notebook per session, newest first. `run` tokens see their own, others all.",
+            query="NotebooksQuery",
+        )
+    }
+
+    async def do_get(self) -> None:
+        query = self.read_query()
+        wanted = _filter(query)
+        found = set(await self.services.recorder.search(query["q"])) if "q" in query else None
+        records = [
+            record
+            for record in await self.services.recorder.list_sessions()
+            if self.principal.reads(record.info.owner_id)
+            and (found is None or record.info.id in found)
+            and wanted(record)
+        ]
+        self.reply(page_of(records, query, id_of=lambda r: r.info.id, show=_show))
+
+
+class NotebookHandler(RecordHandler):
+    """``/v1/notebooks/{session_id}``"""
+
+    operations: ClassVar = {
+        "GET": Operation(
+            "getNotebook",
+            "Read a session's notebook",
+            _TAG,
+            {
+                200: Answer(
+                    "The notebook; a page with `Accept: text/html`.",
+                    {NOTEBOOK_TYPE: "NotebookFile", "text/html": None},
+                )
+            },
+            page=True,
+        )
+    }
+
+    async def do_get(self, session_id: str) -> None:
+        record = await self.find_record(session_id)
+        notebook = await self.services.recorder.notebook(record.info.id)
+        if notebook is None:
+            raise _not_found()
+        self.set_header("Vary", "Accept")
+        if self.wants_page():
+            self.set_header("Content-Type", "text/html; charset=utf-8")
+            self.set_header("Content-Security-Policy", _PAGE_POLICY)
+            self.finish(await asyncio.to_thread(render_page, notebook, record.info.id))
+            return
+        self.set_header("Content-Type", NOTEBOOK_TYPE)
+        self.set_header("Content-Disposition", f'inline; filename="{record.info.id}.ipynb"')
+        self.finish(notebook)
+
+
+class VerifyHandler(RecordHandler):
+    """``/v1/notebooks/{session_id}/verify``"""
+
+    operations: ClassVar = {
+        "GET": Operation(
+            "verifyNotebook",
+            "Verify a session's record",
+            _TAG,
+            {200: json_answer("Whether the record is whole and unchanged.", "Verification")},
+        )
+    }
+
+    async def do_get(self, session_id: str) -> None:
+        record = await self.find_record(session_id)
+        result = await self.services.recorder.verify(record.info.id)
+        self.reply({"valid": result.valid, "runs": result.runs, "problems": list(result.problems)})
+
+
+def _show(record: "SessionRecord") -> JSON:
+    return {"id": record.info.id, **record.as_json()}
+
+
+def _filter(query: Mapping[str, Any]) -> "Callable[[SessionRecord], bool]":
+    since = read_time(query["since"], "since") if "since" in query else None
+    until = read_time(query["until"], "until") if "until" in query else None
+
+    def wanted(record: "SessionRecord") -> bool:
+        info = record.info
+        return (
+            query.get("session_id", info.id) == info.id
+            and query.get("kernel_name", info.kernel_name) == info.kernel_name
+            and ("status" not in query or query["status"] in record.statuses)
+            and (since is None or record.last_activity_at >= since)
+            and (until is None or info.created_at <= until)
+        )
+
+    return wanted
+
+
+def _not_found() -> NotFoundError:
+    return NotFoundError("There is no such notebook; list yours with GET /v1/notebooks.")

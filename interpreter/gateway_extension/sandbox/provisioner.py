@@ -1,0 +1,369 @@
+"""`BubblewrapProvisioner`: a kernel provisioner that puts each kernel into a bubblewrap sandbox.
+
+Usable in any gateway or server, or with jupyter_client alone, through the kernelspec::
+
+    "metadata": {"kernel_provisioner": {"provisioner_name": "bubblewrap-provisioner",
+                                        "config": {"memory_bytes": 1073741824}}}
+
+Facts about provisioners and bubblewrap: docs/threat-model.md names the attacks, tests show each one.
+"""
+
+import asyncio
+import atexit
+import contextlib
+import os
+import signal
+import weakref
+from pathlib import Path
+from typing import Any
+
+from jupyter_client.connect import KernelConnectionInfo
+from jupyter_client.provisioning.local_provisioner import LocalProvisioner
+from traitlets import Bool, Dict, Float, Integer, List, Unicode
+from traitlets.config import Config
+
+from .bubblewrap import SandboxError
+from .cgroups import Parents, find_parents, sweep_groups
+from .command import WORKSPACE, Bind, Box, box_files
+from .environment import kernel_environment, masked_proc_files, program_roots, system_binds
+from .folders import KernelFolder, close_instances, default_runtime_dir, instance
+from .limits import Limits
+from .probe import UID_RANGE, advice, probe, uid_folder
+from .proxy import PORT, Rule
+from .sandbox import Network, Place, Sandbox
+from .uids import NoUidLeftError, UidPool
+from .workspace import WorkspaceError, check_workspace, give_to, may_take_over
+
+NETWORK_POLICIES = ("none", "allowlist", "full")
+SOCKET_POLL = 0.01
+_DEFAULT = Limits()
+_PORTS = ("shell_port", "iopub_port", "stdin_port", "hb_port", "control_port")
+
+atexit.register(close_instances)
+
+
+class BubblewrapProvisioner(LocalProvisioner):
+    """Runs a kernel in a sandbox; every trait can be set in the kernelspec's ``config``."""
+
+    memory_bytes = Integer(_DEFAULT.memory_bytes, help="Memory of a kernel with all its processes.").tag(
+        config=True
+    )
+    cpu_quota = Float(_DEFAULT.cpu_quota, help="Processor cores it may use; 0: all that are free.").tag(
+        config=True
+    )
+    cpu_share = Integer(_DEFAULT.cpu_share, help="Weight against other kernels.").tag(config=True)
+    cpu_seconds = Float(_DEFAULT.cpu_seconds, help="CPU time over its life; 0: unlimited.").tag(config=True)
+    wall_seconds = Float(_DEFAULT.wall_seconds, help="Longest life; 0: unlimited.").tag(config=True)
+    max_processes = Integer(_DEFAULT.max_processes, help="Processes and threads.").tag(config=True)
+    max_open_files = Integer(_DEFAULT.max_open_files, help="Open files of one process.").tag(config=True)
+    max_file_bytes = Integer(_DEFAULT.max_file_bytes, help="Largest file.").tag(config=True)
+    workspace_bytes = Integer(_DEFAULT.workspace_bytes, help="Size of the workspace.").tag(config=True)
+    max_workspace_files = Integer(_DEFAULT.max_workspace_files, help="Files of the workspace.").tag(
+        config=True
+    )
+    tmp_bytes = Integer(_DEFAULT.tmp_bytes, help="Size of /tmp, and of the home folder.").tag(config=True)
+    shm_bytes = Integer(_DEFAULT.shm_bytes, help="Size of /dev/shm.").tag(config=True)
+    max_limits = Dict(help="Bounds (limit name to number) that a kernelspec's limits are cut to.").tag(
+        config=True
+    )
+
+    network = Unicode("none", help="Network policy of sessions that ask for none by KERNEL_NETWORK.").tag(
+        config=True
+    )
+    allowed_networks = List(
+        Unicode(), ["none", "allowlist"], help="Network policies that KERNEL_NETWORK may ask for."
+    ).tag(config=True)
+    allowed_hosts = List(
+        Unicode(),
+        help="What the policy `allowlist` lets through: host names, *.domains, addresses or networks, each "
+        "perhaps with :port (else 80 and 443). Addresses that are not public have to be listed as such.",
+    ).tag(config=True)
+
+    runtime_dir = Unicode(help="Short folder for sockets; default: in XDG_RUNTIME_DIR, /run or /tmp.").tag(
+        config=True
+    )
+    workspace_root = Unicode("", help="Folder that all workspaces must be below; empty: any.").tag(
+        config=True
+    )
+    uid_range = List(
+        Integer(),
+        list(UID_RANGE),
+        minlen=2,
+        maxlen=2,
+        help="Plain uids for kernels, when the gateway is root.",
+    ).tag(config=True)
+    read_only_paths = List(Unicode(), help="More folders that kernels see, read-only.").tag(config=True)
+    env_names = List(Unicode(), help="More variables of the gateway that kernels get.").tag(config=True)
+    use_cgroups = Bool(True, help="Use control groups where they can be made.").tag(config=True)
+    socket_timeout = Float(30.0, help="Seconds in which a kernel must have made its sockets.").tag(
+        config=True
+    )
+
+    _place: Place | None = None
+    _sandbox: Sandbox | None = None
+    _limits: Limits = _DEFAULT
+    _network: Network = Network()
+    _death_reason: str | None = None
+    _finalizer: Any = None
+    _starts = 0
+
+    def __init__(self, **kwargs: Any) -> None:
+        # The kernelspec's values come as arguments and win over the configuration; the bounds don't.
+        super().__init__(**kwargs)
+        own = Config(self.config).get(type(self).__name__, {})
+        if "max_limits" in own:
+            self.max_limits = {**self.max_limits, **own["max_limits"]}
+
+    @property
+    def death_reason(self) -> str | None:
+        """Why the kernel ended by itself, for people; None while it runs or when it was asked to end."""
+        return self._death_reason
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of the present or last start."""
+        return self._limits
+
+    @property
+    def network_policy(self) -> str:
+        """The network policy of the present or last start."""
+        return self._network.policy
+
+    # ---- start
+
+    async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
+        """Check what was asked for and prepare the folders. Raises ValueError, `SandboxError`."""
+        env = dict(kwargs.get("env") or {})
+        self._limits = self._find_limits(env)
+        self._network = self._find_network(env)
+        self._death_reason = None
+        place = await self._take_place(kwargs.get("cwd"))
+        place.folder.prepare(place.uid)
+        manager = self.parent
+        if manager is None:
+            raise SandboxError("this provisioner needs a kernel manager")
+        manager.transport = "ipc"
+        manager.ip = str(place.folder.published / "k")
+        if manager.connection_file != str(place.folder.connection_file):
+            manager.cleanup_connection_file()
+            manager.connection_file = str(place.folder.connection_file)
+        kwargs.setdefault("env", {})
+        return await super().pre_launch(**kwargs)
+
+    def _find_limits(self, env: dict[str, str]) -> Limits:
+        names = Limits.__dataclass_fields__
+        limits = Limits(**{name: getattr(self, name) for name in names}).bounded(self.max_limits)
+        return limits.requested(env["KERNEL_LIMITS"]) if env.get("KERNEL_LIMITS") else limits
+
+    def _find_network(self, env: dict[str, str]) -> Network:
+        policy = env.get("KERNEL_NETWORK") or self.network
+        if policy not in NETWORK_POLICIES:
+            raise ValueError(f"KERNEL_NETWORK must be one of {', '.join(NETWORK_POLICIES)}")
+        if policy not in {*self.allowed_networks, self.network}:
+            raise ValueError(f"the network policy {policy!r} is not allowed for this kernel")
+        for entry in self.allowed_hosts:
+            Rule.parse(entry)
+        return Network(policy, tuple(self.allowed_hosts) if policy != "none" else ())
+
+    async def _take_place(self, cwd: str | None) -> Place:
+        """The folder, workspace and uid of this kernel: the same at every restart."""
+        if self._place is not None:
+            return self._place
+        runtime_dir = self.runtime_dir or default_runtime_dir()
+        own = instance(runtime_dir)
+        if own.dead:
+            sweep_groups(find_parents(), own.dead)
+            own.dead = []
+        workspace = check_workspace(cwd, root=self.workspace_root, runtime_dir=runtime_dir) if cwd else None
+        folder = own.kernel_folder()
+        try:
+            place = self._make_place(folder, workspace, runtime_dir)
+            await asyncio.to_thread(self._give_workspace, place)
+        except BaseException:
+            folder.remove()
+            raise
+        self._place = place
+        self._finalizer = weakref.finalize(self, place.release)
+        return place
+
+    def _make_place(self, folder: KernelFolder, workspace: str | None, runtime_dir: str) -> Place:
+        path = Path(workspace) if workspace else folder.private_workspace
+        path.mkdir(mode=0o700, exist_ok=True)
+        if os.geteuid() != 0:
+            return Place(folder, os.geteuid(), path)
+        pool = UidPool(uid_folder(runtime_dir), *self.uid_range)
+        if workspace and not may_take_over(workspace, pool.__contains__, root=self.workspace_root):
+            raise WorkspaceError(
+                "the kernel's working directory holds somebody's files: set workspace_root, or give an empty one"
+            )
+        owner = path.stat().st_uid
+        lease = pool.find(owner)
+        if lease is None:
+            if owner in pool and workspace:
+                raise WorkspaceError("the kernel's working directory is in use by another kernel")
+            try:
+                lease = pool.acquire()
+            except NoUidLeftError as error:
+                raise SandboxError(str(error)) from error
+        return Place(folder, lease.uid, path, lease)
+
+    @staticmethod
+    def _give_workspace(place: Place) -> None:
+        if place.lease is not None:
+            try:
+                give_to(place.workspace, place.uid)
+            except BaseException:
+                place.lease.release()
+                raise
+
+    async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
+        """Start the sandbox and wait until the kernel has made its sockets. Raises `SandboxError`."""
+        place = self._place
+        if place is None:
+            raise SandboxError("launch_kernel comes after pre_launch")
+        await self._end_sandbox()
+        if place.lease is not None:
+            os.chown(place.folder.connection_file, -1, place.uid)
+            place.folder.connection_file.chmod(0o640)
+        self._starts += 1
+        sandbox = Sandbox(
+            place,
+            self._limits,
+            self._network,
+            find_parents() if self.use_cgroups else Parents(0, {}),
+            name=f"{place.folder.path.parent.name}-{place.folder.path.name}-{self._starts}",
+        )
+        self._sandbox = sandbox
+        self._finalizer.detach()
+        self._finalizer = weakref.finalize(self, _release, sandbox, place)
+        try:
+            await self._start(sandbox, self._box(cmd, place, kwargs["env"]))
+        except SandboxError as error:
+            await self._end_sandbox()
+            raise SandboxError(f"{error} {advice(str(error))}") from error
+        except BaseException:
+            await self._end_sandbox()
+            raise
+        return self.connection_info
+
+    async def _start(self, sandbox: Sandbox, box: Box) -> None:
+        self.process = sandbox.start(box)
+        self.pid = self.process.pid
+        self.cwd = str(sandbox.place.workspace)
+        await asyncio.to_thread(sandbox.release_hold)
+        await self._wait_for_sockets(sandbox)
+
+    async def _wait_for_sockets(self, sandbox: Sandbox) -> None:
+        place = sandbox.place
+        ports = [int(self.connection_info[name]) for name in _PORTS]  # type: ignore[literal-required]
+        try:
+            async with asyncio.timeout(self.socket_timeout):
+                while not place.folder.publish(ports, place.uid):
+                    if self.process is None or self.process.poll() is not None:
+                        await asyncio.to_thread(sandbox.ended.wait, 1.0)
+                        raise SandboxError(self._early_death(sandbox))
+                    # Nobody says when a socket has been bound; inotify is not in the standard library.
+                    await asyncio.sleep(SOCKET_POLL)
+        except TimeoutError:
+            raise SandboxError("the kernel made no sockets in time") from None
+        if place.lease is not None:
+            place.folder.seal()
+
+    def _early_death(self, sandbox: Sandbox) -> str:
+        self.log.warning("The kernel ended before it was ready: %s", sandbox.log or "it wrote nothing")
+        return f"the kernel ended before it was ready ({sandbox.death_reason or self._exit_text()})"
+
+    def _box(self, cmd: list[str], place: Place, env: dict[str, str]) -> Box:
+        probed = probe()
+        if not probed.ok:
+            raise SandboxError(probed.reason or "the sandbox does not work here")
+        system, links = system_binds()
+        folder = place.folder
+        binds = {bind.dest: bind for bind in (*system, *program_roots(cmd[0]))}
+        for path in (*self.read_only_paths, *self._resources(cmd)):
+            binds[path] = Bind(os.path.realpath(path), path)
+        binds[str(folder.connection_file)] = Bind(str(folder.connection_file), str(folder.connection_file))
+        binds[str(folder.published)] = Bind(str(folder.sockets), str(folder.published), writable=True)
+        binds[WORKSPACE] = Bind(str(place.workspace), WORKSPACE, writable=True)
+        variables = kernel_environment(
+            env,
+            self.kernel_spec.env,
+            program=cmd[0],
+            allowed=self.env_names,
+            threads=self._limits.threads(),
+            proxy=f"http://127.0.0.1:{PORT}" if self._network.policy != "none" else None,
+        )
+        return Box(
+            argv=cmd,
+            binds=list(binds.values()),
+            env=variables,
+            links=links,
+            files=box_files(),
+            masked=masked_proc_files() if probed.proc else (),
+            tmp_bytes=self._limits.tmp_bytes,
+            shm_bytes=self._limits.shm_bytes,
+            proc=probed.proc,
+        )
+
+    def _resources(self, cmd: list[str]) -> list[str]:
+        folder = self.kernel_spec.resource_dir
+        return [folder] if folder and any(arg.startswith(folder) for arg in cmd) else []
+
+    # ---- life
+
+    async def poll(self) -> int | None:
+        """None while the kernel runs, else its exit code (128 + signal number when one ended it)."""
+        if self.process is None:
+            return 0
+        code: int | None = self.process.poll()
+        if code is not None and self._sandbox is not None and self._death_reason is None:
+            await asyncio.to_thread(self._sandbox.ended.wait, 1.0)
+            self._death_reason = self._sandbox.death_reason or self._exit_text()
+        return code
+
+    def _exit_text(self) -> str:
+        code = self.process.returncode if self.process is not None else None
+        if code is None:
+            return "ended"
+        number = code - 128 if code > 128 else -code
+        if number > 0:
+            with contextlib.suppress(ValueError):
+                return f"killed by {signal.Signals(number).name}"
+        return f"exit code {code}"
+
+    async def send_signal(self, signum: int) -> None:
+        """Send a signal to the kernel and its children inside."""
+        if self._sandbox is not None:
+            self._sandbox.signal(signum)
+
+    async def kill(self, restart: bool = False) -> None:
+        """End every process of the sandbox at once."""
+        if self._sandbox is not None:
+            self._sandbox.kill()
+
+    async def terminate(self, restart: bool = False) -> None:
+        """Ask the kernel and its children to end."""
+        await self.send_signal(signal.SIGTERM)
+
+    async def cleanup(self, restart: bool = False) -> None:
+        """Leave nothing; for a restart: leave the workspace, the uid and the connection file."""
+        await self._end_sandbox()
+        if not restart and self._place is not None:
+            place, self._place = self._place, None
+            self._finalizer.detach()
+            await asyncio.to_thread(place.release)
+
+    async def _end_sandbox(self) -> None:
+        sandbox, self._sandbox = self._sandbox, None
+        if sandbox is not None:
+            await asyncio.to_thread(sandbox.close)
+            self.process = None
+
+    def resolve_path(self, path_str: str) -> str | None:
+        """No path of the host is told."""
+        return None
+
+
+def _release(sandbox: Sandbox, place: Place) -> None:
+    sandbox.close()
+    place.release()

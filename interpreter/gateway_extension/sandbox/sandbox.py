@@ -1,0 +1,214 @@
+"""One running sandbox and all that belongs to it, from the first process to the last trace."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from . import processes
+from .bubblewrap import HeldProcess, SandboxError, start_held
+from .cgroups import ControlGroup, Parents
+from .command import Box
+from .folders import KernelFolder
+from .limits import Limits
+from .uids import UidLease
+from .watchdog import Watchdog, Watched
+
+PROXY = str(Path(__file__).with_name("proxy.py"))
+START_TIMEOUT = 20.0
+END_TIMEOUT = 5.0
+
+
+@dataclass
+class Place:
+    """What a kernel keeps across restarts: its folder, its uid, its workspace."""
+
+    folder: KernelFolder
+    uid: int
+    workspace: Path
+    lease: UidLease | None = None
+
+    @property
+    def drop_to(self) -> int | None:
+        """The uid to become, when we are root."""
+        return self.uid if self.lease is not None else None
+
+    def release(self) -> None:
+        """Remove the folder and give the uid back; further calls do nothing."""
+        self.folder.remove()
+        if self.lease is not None:
+            self.lease.release()
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """``none``; ``allowlist`` with hosts; or ``full``: every public host, still through the proxy."""
+
+    policy: str = "none"
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass
+class Sandbox:
+    """One start of a kernel. `start`, then `release_hold`; `close` ends whatever is left, once."""
+
+    place: Place
+    limits: Limits
+    network: Network
+    parents: Parents
+    name: str
+    use_seccomp: bool = True
+    death_reason: str | None = None
+    ended: threading.Event = field(default_factory=threading.Event)
+    _held: HeldProcess | None = None
+    _cgroup: ControlGroup | None = None
+    _proxy: subprocess.Popen[bytes] | None = None
+    _watchdog: Watchdog | None = None
+    _fds: list[int] = field(default_factory=list)
+
+    def start(self, box: Box) -> subprocess.Popen[bytes]:
+        """Start bubblewrap; the kernel itself waits. From the thread that the kernel's life hangs on."""
+        if self.parents.version:
+            self._cgroup = ControlGroup(self.parents, self.name, self.limits)
+        self._held = start_held(
+            box,
+            uid=self.place.drop_to,
+            cgroup_procs=self._cgroup.procs_files if self._cgroup is not None else (),
+            rlimits=self.limits.rlimits(own_uid=self.place.lease is not None),
+            use_seccomp=self.use_seccomp,
+        )
+        return self._held.process
+
+    def release_hold(self) -> None:
+        """Set limits, network and watchdog, then let the kernel go. Blocks; raises `SandboxError`."""
+        held = self._held
+        if held is None:
+            raise SandboxError("the sandbox was not started")
+        held.wait_until_held(START_TIMEOUT)
+        if self.place.lease is None:
+            # Counted per user namespace: set before, it would count all processes of this user.
+            processes.set_process_limit(held.init, self.limits.max_processes)
+        if self.network.policy != "none":
+            self._start_proxy(held.init)
+        self._fds = [
+            os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            for path in (self.place.workspace, self.place.folder.sockets)
+        ]
+        workspace, sockets = self._fds
+        watched = Watched(
+            held.init,
+            held.init_fd,
+            workspace,
+            sockets,
+            held.stderr_fd,
+            self.limits,
+            self._cgroup,
+            self.place.uid,
+        )
+        self._watchdog = Watchdog(watched, self._on_end)
+        self._watchdog.start()
+        held.go()
+
+    def _start_proxy(self, init: int) -> None:
+        plan = {
+            "pid": init,
+            "uid": self.place.drop_to,
+            "public": self.network.policy == "full",
+            "hosts": self.network.hosts,
+        }
+        self._proxy = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-I", "-S", PROXY],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={},
+            cwd="/",
+        )
+        assert self._proxy.stdin is not None
+        assert self._proxy.stdout is not None
+        self._proxy.stdin.write(json.dumps(plan).encode() + b"\n")
+        self._proxy.stdin.flush()
+        ready, _, _ = select.select([self._proxy.stdout], [], [], START_TIMEOUT)
+        if not ready or self._proxy.stdout.readline() != b"ready\n":
+            raise SandboxError("the network proxy of this kernel did not start")
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the kernel's process group, the way a terminal would."""
+        held = self._held
+        if held is None or held.init_fd < 0 or self.ended.is_set():
+            return
+        if number == signal.SIGKILL:
+            self.kill()
+            return
+        # --new-session made the first process a group leader; it ignores what it has no handler for,
+        # the kernel and its children get it. Never a group that is not the sandbox's.
+        with contextlib.suppress(ProcessLookupError):
+            if os.getpgid(held.init) == held.init:
+                os.killpg(held.init, number)
+
+    def kill(self) -> None:
+        """End every process of the sandbox at once."""
+        if self._held is None:
+            return
+        with contextlib.suppress(ProcessLookupError, OSError):
+            if self._held.init_fd >= 0:
+                signal.pidfd_send_signal(self._held.init_fd, signal.SIGKILL)
+                return
+        self._held.process.kill()
+
+    @property
+    def log(self) -> str:
+        """The last of what the kernel wrote to stderr itself (not as output of code)."""
+        return self._watchdog.log if self._watchdog is not None else ""
+
+    @property
+    def enforced(self) -> tuple[str, ...]:
+        """The control group controllers in force."""
+        return self._cgroup.controllers if self._cgroup is not None else ()
+
+    def _on_end(self, reason: str | None) -> None:
+        # In the watchdog's thread, so that a dead kernel leaves nothing even if nobody asks for it again.
+        self.death_reason = reason
+        self._stop_proxy()
+        if self._cgroup is not None:
+            self._cgroup.remove()
+        self.ended.set()
+
+    def _stop_proxy(self) -> None:
+        proxy, self._proxy = self._proxy, None
+        if proxy is None:
+            return
+        proxy.kill()
+        proxy.wait()
+        for stream in (proxy.stdin, proxy.stdout):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+
+    def close(self) -> None:
+        """End everything and leave nothing. Blocks for a moment; further calls do nothing."""
+        held, self._held = self._held, None
+        if held is None:
+            return
+        with contextlib.suppress(ProcessLookupError, OSError):
+            if held.init_fd >= 0:
+                signal.pidfd_send_signal(held.init_fd, signal.SIGKILL)
+        if held.init_fd < 0:
+            held.process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            held.process.wait(END_TIMEOUT)
+        if self._watchdog is not None:
+            self.ended.wait(END_TIMEOUT)
+            self._watchdog.stop()
+        else:
+            self._on_end(None)
+        held.close()
+        for fd in self._fds:
+            os.close(fd)
+        self._fds = []

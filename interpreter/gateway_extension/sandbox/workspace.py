@@ -1,0 +1,145 @@
+"""The workspace on the host's side: may it be one, who owns it, how full is it.
+
+Everything below it is written by the kernel, perhaps while we look: no link is followed, no file opened, no
+path put together; folders are entered by descriptor only.
+"""
+
+import os
+import stat
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+MAX_DEPTH = 64  # folders in folders; each level holds one descriptor during a walk
+_walks = threading.BoundedSemaphore(2)  # so deep trees of many sessions can't use up descriptors
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a folder holds. ``size`` in bytes on disk; ``complete`` is False when a walk gave up."""
+
+    size: int
+    files: int
+    complete: bool = True
+
+
+class WorkspaceError(ValueError):
+    """This folder can't be a kernel's workspace."""
+
+
+def check_workspace(cwd: str, *, root: str, runtime_dir: str) -> str:
+    """The real path of a workspace. Raises `WorkspaceError`.
+
+    With a ``root`` it must lie below that; else it must not be, or hold, the gateway's own folders.
+    """
+    path = os.path.realpath(cwd)
+    if not os.path.isdir(path):
+        raise WorkspaceError("the kernel's working directory does not exist")
+    if root:
+        if os.path.dirname(path) != os.path.realpath(root) and not _within(
+            path, os.path.realpath(root), strict=True
+        ):
+            raise WorkspaceError("the kernel's working directory is not below workspace_root")
+        return path
+    for own in (os.path.expanduser("~"), sys.prefix, sys.base_prefix, runtime_dir, "/usr", "/etc"):
+        if _within(os.path.realpath(own), path) or (own in ("/usr", "/etc") and _within(path, own)):
+            raise WorkspaceError("the kernel's working directory holds more than one session's files")
+    return path
+
+
+def _within(path: str, folder: str, *, strict: bool = False) -> bool:
+    if path == folder:
+        return not strict
+    return path.startswith(folder.rstrip("/") + "/")
+
+
+def may_take_over(path: str, is_sandbox_uid: Callable[[int], bool], *, root: str) -> bool:
+    """Whether root may give this folder to a sandbox's uid: never somebody's files by mistake."""
+    status = os.stat(path, follow_symlinks=False)
+    if root or is_sandbox_uid(status.st_uid):
+        return True
+    with os.scandir(path) as entries:
+        return next(entries, None) is None
+
+
+def give_to(path: Path, uid: int) -> None:
+    """Make ``uid`` the owner of a folder and all that is in it."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if os.fstat(fd).st_uid != uid:
+            with _walks:
+                _walk(fd, lambda parent, entry, _: _chown(parent, entry, uid), limit=sys.maxsize)
+            os.fchown(fd, uid, uid)
+        os.fchmod(fd, 0o700)
+    finally:
+        os.close(fd)
+
+
+def _chown(parent: int, entry: os.DirEntry[str], uid: int) -> None:
+    os.chown(entry.name, uid, uid, dir_fd=parent, follow_symlinks=False)
+
+
+def measure(fd: int, *, max_files: int) -> Usage:
+    """What the folder open as ``fd`` holds; stops above ``max_files`` entries."""
+    size, files, linked = 0, 0, set[int]()
+
+    def count(_: int, entry: os.DirEntry[str], status: os.stat_result) -> None:
+        nonlocal size, files
+        files += 1
+        if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
+            if status.st_ino in linked:
+                return
+            linked.add(status.st_ino)
+        size += status.st_blocks * 512
+        del entry
+
+    with _walks:
+        complete = _walk(fd, count, limit=max_files)
+    return Usage(size, files, complete)
+
+
+def _walk(fd: int, visit: Callable[[int, os.DirEntry[str], os.stat_result], None], *, limit: int) -> bool:
+    """Visit every entry below ``fd``; False when it gave up (too many entries, too deep)."""
+    stack: list[tuple[int, list[os.DirEntry[str]]]] = [(os.dup(fd), _entries(fd, limit))]
+    seen, complete = 0, True
+    try:
+        while stack:
+            parent, entries = stack[-1]
+            if not entries:
+                os.close(stack.pop()[0])
+                continue
+            entry = entries.pop()
+            seen += 1
+            if seen > limit:
+                return False
+            try:
+                status = entry.stat(follow_symlinks=False)
+                visit(parent, entry, status)
+                if stat.S_ISDIR(status.st_mode):
+                    if len(stack) >= MAX_DEPTH:
+                        complete = False
+                    else:
+                        child = os.open(
+                            entry.name,
+                            os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC,
+                            dir_fd=parent,
+                        )
+                        stack.append((child, _entries(child, limit)))
+            except (FileNotFoundError, NotADirectoryError, PermissionError):
+                continue  # gone or changed while we looked, or a folder that its owner closed
+    finally:
+        for handle, _ in stack:
+            os.close(handle)
+    return complete
+
+
+def _entries(fd: int, limit: int) -> list[os.DirEntry[str]]:
+    found = []
+    with os.scandir(fd) as entries:
+        for entry in entries:
+            found.append(entry)
+            if len(found) > limit:
+                break
+    return found

@@ -1,0 +1,298 @@
+"""Builds every object of the service once, in named steps, and takes them down in reverse order."""
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import os
+import secrets
+import ssl
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+from tornado.httpserver import HTTPServer
+from tornado.netutil import bind_sockets
+
+from interpreter.api.routes import make_application
+from interpreter.api.services import Services
+from interpreter.errors import GatewayError, InterpreterError, SettingsError
+from interpreter.kernels.embedded import EmbeddedGateway
+from interpreter.kernels.gateway import Gateway
+from interpreter.kernels.launcher import GatewayLauncher
+from interpreter.kernels.target import GatewayTarget
+from interpreter.metrics import Metrics
+from interpreter.models import Role
+from interpreter.record import Recorder
+from interpreter.runs import RunManager
+from interpreter.sessions import SessionManager
+from interpreter.settings import Settings
+from interpreter.store import Store, sqlite_url
+from interpreter.tokens import TokenStore
+from interpreter.workspace import Workspaces
+
+log = logging.getLogger(__name__)
+
+_PACKAGE = Path(__file__).parent
+
+CLOSE_STEP_TIMEOUT = 20.0  # seconds that one step of the way down may take
+
+
+def utc_now() -> datetime:
+    """The clock of the service."""
+    return datetime.now(UTC)
+
+
+class Service:
+    """The running service. `start` it, then `aclose` it.
+
+    `start` raises SettingsError or InterpreterError with a sentence for the admin; what had been
+    started is then taken down again.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.url = ""
+        self.token = settings.token
+        self._state_dir = Path(settings.state_dir)
+        self._closers: list[tuple[str, Callable[[], Awaitable[None]]]] = []
+
+    async def start(self) -> None:
+        """Bring all parts up; it accepts requests when this returns."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.aclose()
+            raise
+
+    async def aclose(self) -> None:
+        """Take all parts down in reverse order; each step is bounded and none is skipped."""
+        while self._closers:
+            name, close = self._closers.pop()
+            try:
+                async with asyncio.timeout(CLOSE_STEP_TIMEOUT):
+                    await close()
+            except TimeoutError:
+                log.error("Stopping %s took longer than %g seconds.", name, CLOSE_STEP_TIMEOUT)
+            except Exception:
+                log.exception("Stopping %s failed.", name)
+
+    async def _start(self) -> None:
+        settings = self.settings
+        self._make_state_dir()
+        store = await self._start_store()
+        tokens = await self._start_tokens(store)
+        recorder = await self._start_recorder()
+        workspaces = Workspaces(self._state_dir / "workspaces")
+        workspaces.root.mkdir(mode=0o711, exist_ok=True)
+        gateway, embedded = await self._start_gateway(workspaces)
+        registry = CollectorRegistry()
+        sessions = SessionManager(
+            settings, self._launcher(gateway, embedded), recorder, workspaces, clock=utc_now
+        )
+        metrics = Metrics(registry, live_sessions=sessions.count)
+        runs = RunManager(
+            settings, sessions, recorder, workspaces, clock=utc_now, observe=metrics.observe_run
+        )
+        connections_close_at = len(self._closers)
+        self._closers.append(("the runs", runs.aclose))
+        self._closers.append(("the sessions", sessions.aclose))
+        await sessions.recover()
+        self._start_culler(sessions)
+        services = Services(
+            settings=settings,
+            tokens=tokens,
+            sessions=sessions,
+            runs=runs,
+            recorder=recorder,
+            readiness={
+                "gateway": lambda: _gateway_ready(gateway, settings.kernel_name),
+                "store": lambda: _problem_ready(store.find_problem()),
+                "record": lambda: _problem_ready(_record_problem(recorder)),
+            },
+            registry=registry,
+            clock=utc_now,
+        )
+        self._listen(services, connections_close_at)
+        self._closers.append(("the acceptance of runs", _called(runs.stop_accepting)))
+
+    def _make_state_dir(self) -> None:
+        try:
+            self._state_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
+        except OSError as error:
+            raise SettingsError(f"state_dir can't be made: {error.strerror}.") from error
+
+    async def _start_store(self) -> Store:
+        store = Store(self.settings.store_url or sqlite_url(self._state_dir / "store.sqlite"))
+        self._closers.append(("the store", store.aclose))
+        await store.start()
+        return store
+
+    async def _start_tokens(self, store: Store) -> TokenStore:
+        """The tokens; when none is configured, the first start makes one that is stored.
+
+        Later starts know only its hash, so the printed address holds one that lives as long as the
+        process, as a Jupyter server's does.
+        """
+        stored = await TokenStore(store, clock=utc_now).list()
+        if not self.token and not stored and not is_loopback(self.settings.ip):
+            raise SettingsError(
+                f"ip is {self.settings.ip}, which other machines can reach: set token "
+                "(INTERPRETER_TOKEN), or make one with `jupyter interpreter token create`."
+            )
+        if self.token or stored:
+            self.token = self.token or secrets.token_urlsafe(32)
+            return TokenStore(store, clock=utc_now, configured_secret=self.token)
+        tokens = TokenStore(store, clock=utc_now)
+        _, self.token = await tokens.create("first start", Role.ADMIN, None)
+        return tokens
+
+    async def _start_recorder(self) -> Recorder:
+        recorder = Recorder(Path(self.settings.record_dir), self._state_dir, clock=utc_now)
+        self._closers.append(("the record", recorder.aclose))
+        await recorder.start()
+        return recorder
+
+    async def _start_gateway(self, workspaces: Workspaces) -> tuple[Gateway, EmbeddedGateway | None]:
+        settings = self.settings
+        if settings.gateway_url:
+            gateway = Gateway(GatewayTarget.from_settings(settings))
+            self._closers.append(("the gateway's client", _called(gateway.close)))
+            try:
+                log.info("%s", await gateway.check(settings.kernel_name))
+            except GatewayError as error:
+                # It may come up later; until then /readyz says the same.
+                log.error("The gateway can't be used yet: %s", error.message)
+            return gateway, None
+        embedded = EmbeddedGateway(
+            settings,
+            state_dir=self._state_dir,
+            workspace_root=workspaces.root,
+            on_exit=lambda: log.error("The embedded gateway died; its kernels are gone."),
+        )
+        self._closers.append(("the embedded gateway", embedded.aclose))
+        await embedded.start()
+        target = GatewayTarget(
+            embedded.url,
+            auth="token",
+            token=embedded.token,
+            connect_timeout=settings.gateway_connect_timeout,
+            request_timeout=settings.gateway_request_timeout,
+        )
+        gateway = Gateway(target)
+        self._closers.append(("the gateway's client", _called(gateway.close)))
+        return gateway, embedded
+
+    def _launcher(self, gateway: Gateway, embedded: EmbeddedGateway | None) -> GatewayLauncher:
+        path = "" if embedded is not None else self.settings.gateway_workspace_path or None
+        return GatewayLauncher(
+            gateway,
+            start_timeout=self.settings.kernel_start_timeout,
+            workspace_path=path,
+            outlives_service=embedded is None,
+        )
+
+    def _start_culler(self, sessions: SessionManager) -> None:
+        task = asyncio.create_task(_cull_for_ever(sessions, self.settings.cull_interval), name="culler")
+
+        async def stop() -> None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+        self._closers.append(("the culler", stop))
+
+    def _listen(self, services: Services, connections_close_at: int) -> None:
+        settings = self.settings
+        server = HTTPServer(
+            make_application(
+                services,
+                template_path=_PACKAGE / "web" / "templates",
+                static_path=_PACKAGE / "web" / "static",
+                cookie_secret=_kept_secret(self._state_dir / "cookie.secret"),
+            ),
+            ssl_options=_tls_context(settings) if settings.certfile else None,
+            max_body_size=settings.max_file_bytes + 1024**2,
+            idle_connection_timeout=3600,
+        )
+        try:
+            sockets = bind_sockets(settings.port, settings.ip)
+        except OSError as error:
+            raise SettingsError(
+                f"Can't listen on {settings.ip}:{settings.port} ({error.strerror}); change ip or port."
+            ) from error
+        server.add_sockets(sockets)
+        scheme = "https" if settings.certfile else "http"
+        host = f"[{settings.ip}]" if ":" in settings.ip else settings.ip
+        self.url = f"{scheme}://{host}:{sockets[0].getsockname()[1]}"
+
+        async def stop() -> None:
+            server.stop()
+            await server.close_all_connections()
+
+        # After the runs: whoever waits for a run that the stop ends is still answered.
+        self._closers.insert(connections_close_at, ("the open connections", stop))
+        self._closers.append(("listening", _called(server.stop)))
+
+
+def is_loopback(ip: str) -> bool:
+    """Whether only this machine reaches the address."""
+    if ip == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(ip).is_loopback
+    except ValueError:
+        return False
+
+
+def _kept_secret(path: Path) -> bytes:
+    """Random bytes that are made once and kept, readable by nobody else."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return path.read_bytes()
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(secret := secrets.token_bytes(32))
+    return secret
+
+
+async def _cull_for_ever(sessions: SessionManager, interval: float) -> None:
+    while True:
+        await asyncio.sleep(interval)
+        try:
+            await sessions.cull()
+        except Exception:
+            log.exception("Looking for idle sessions failed; it is tried again.")
+
+
+async def _gateway_ready(gateway: Gateway, kernel_name: str) -> tuple[bool, str]:
+    try:
+        return True, await gateway.check(kernel_name)
+    except InterpreterError as error:
+        return False, error.message
+
+
+async def _problem_ready(finding: Awaitable[str | None]) -> tuple[bool, str]:
+    problem = await finding
+    return problem is None, problem or "It can be written."
+
+
+async def _record_problem(recorder: Recorder) -> str | None:
+    return recorder.problem
+
+
+def _called(close: Callable[[], None]) -> Callable[[], Awaitable[None]]:
+    async def call() -> None:
+        close()
+
+    return call
+
+
+def _tls_context(settings: Settings) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(settings.certfile, settings.keyfile)
+    except (OSError, ssl.SSLError) as error:
+        raise SettingsError("certfile and keyfile are not a readable PEM pair.") from error
+    return context

@@ -1,0 +1,43 @@
+"""One real service, with its embedded gateway and real kernels, for all tests that need no own."""
+
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+from service_process import ServiceProcess, running_service
+
+
+@pytest.fixture(scope="session")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """A service with short grace periods, shared by the whole test session."""
+    folder = tmp_path_factory.mktemp("service")
+    with running_service(folder, interrupt_grace="2", keepalive_interval="1") as running:
+        yield running
+
+
+@pytest.fixture
+def api(service: ServiceProcess) -> Iterator[httpx.Client]:
+    """A client with the admin token."""
+    with service.client() as client:
+        yield client
+
+
+@pytest.fixture
+def session_id(api: httpx.Client) -> Iterator[str]:
+    """A session that is deleted afterwards."""
+    made = api.post("/v1/sessions", json={})
+    assert made.status_code == 201, made.text
+    yield made.json()["id"]
+    api.delete(f"/v1/sessions/{made.json()['id']}")
+
+
+@pytest.fixture
+def run(api: httpx.Client, session_id: str) -> Callable[..., dict]:
+    """Execute code in the test's session; the run when it has ended."""
+
+    def execute(code: str, **fields: object) -> dict:
+        answer = api.post(f"/v1/sessions/{session_id}/runs", json={"code": code, **fields})
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    return execute
