@@ -13,12 +13,12 @@ import re
 import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, cast
 
 from jupyter_core.application import JupyterApp, base_aliases, base_flags
 from jupyter_core.paths import jupyter_data_dir
 from traitlets import Bool, Enum, Float, Integer, TraitError, TraitType, Unicode, observe
-from traitlets.config import Application, Config, Configurable
+from traitlets.config import Application, Config
 from traitlets.config.loader import ConfigError, KVArgParseConfigLoader
 
 from interpreter import __version__
@@ -37,6 +37,7 @@ _TRAIT_TYPES: Mapping[type, type[TraitType[Any, Any]]] = {
 }
 _OWN_TRAITS = frozenset({"log_level"})  # the application class has it already
 _CLIENT_VARIABLES = {f"{ENV_PREFIX}URL": "url"}  # no settings of the service, but of its clients
+_LEVELS = {name: getattr(logging, name) for name in ("DEBUG", "INFO", "WARN", "WARNING", "ERROR")}
 _FIELDS = {field.name: field for field in options()}
 
 
@@ -48,7 +49,7 @@ def _trait(field: Any) -> TraitType[Any, Any]:
     return made.tag(config=True)
 
 
-_Options: Any = type(JupyterApp)(
+_Options: Any = cast(Any, type(JupyterApp))(
     "_Options", (JupyterApp,), {name: _trait(f) for name, f in _FIELDS.items() if name not in _OWN_TRAITS}
 )
 
@@ -60,6 +61,10 @@ def aliases_of(*names: str) -> dict[Any, Any]:
 
 class _StrictLoader(KVArgParseConfigLoader):
     """Traitlets only warns of an option that it does not know."""
+
+    def _create_parser(self) -> None:
+        super()._create_parser()
+        self.parser.error = _refuse  # type: ignore[method-assign]  # argparse's own prints a page
 
     def _handle_unrecognized_alias(self, arg: str) -> None:
         names = [*_flat(self.aliases), *_flat(self.flags)]
@@ -91,6 +96,11 @@ class InterpreterApp(_Options):  # type: ignore[misc]  # made from the table, wh
     }
     aliases: ClassVar[dict[Any, Any]] = {**base_aliases, **aliases_of(*_FIELDS)}
     flags: ClassVar[dict[Any, Any]] = dict(base_flags)
+    # Traitlets' own knows WARN only.
+    log_level = Enum(
+        (*_LEVELS, *_LEVELS.values()), default_value=logging.INFO, help=_FIELDS["log_level"].metadata["help"]
+    ).tag(config=True)
+
     takes_arguments: ClassVar[bool] = False
     """Whether the command has arguments besides its options."""
 
@@ -116,8 +126,10 @@ class InterpreterApp(_Options):  # type: ignore[misc]  # made from the table, wh
         """As traitlets does, without its own way to end the program when something is wrong."""
         inspect.unwrap(Application.parse_command_line)(self, argv)
 
-    def _create_loader(self, *args: Any, **kwargs: Any) -> KVArgParseConfigLoader:
-        return _StrictLoader(*args, log=self.log, **kwargs)
+    def _create_loader(
+        self, argv: Any, aliases: Any, flags: Any, classes: Any = None
+    ) -> KVArgParseConfigLoader:
+        return _StrictLoader(argv, aliases, flags, classes=classes, log=self.log)
 
     def load_config_file(self, *_: Any, **__: Any) -> None:
         """Read ``jupyter_config`` (shared with other programs), then our own file or that of ``--config``.
@@ -169,7 +181,7 @@ class InterpreterApp(_Options):  # type: ignore[misc]  # made from the table, wh
     @observe("config")
     def _config_changed(self, change: Any) -> None:
         # Application's own handler also logs the whole configuration, secrets included.
-        super(Application, self)._config_changed(change)
+        super(Application, self)._config_changed(change)  # type: ignore[misc]
 
     def _load_config(self, cfg: Config, *args: Any, **kwargs: Any) -> None:
         """Traitlets only warns of a name that it does not know."""
@@ -286,6 +298,10 @@ class InterpreterApp(_Options):  # type: ignore[misc]  # made from the table, wh
         self._configure_logging()
 
 
+def _refuse(message: str) -> NoReturn:
+    raise SettingsError(f"{message[:1].upper()}{message[1:]}; see --help.")
+
+
 def _flat(names: Iterable[Any]) -> list[str]:
     return [word for name in names for word in (name if isinstance(name, tuple) else (name,))]
 
@@ -302,7 +318,7 @@ def _suggestion(name: str, known: Iterable[str]) -> str:
 def _sentence(error: Exception) -> str:
     """One line; traitlets' say which class an option belongs to, which helps nobody here."""
     line = " ".join(str(error).split())
-    return re.sub(r" of an? \w+ instance", "", line)
+    return re.sub(r"^The '(\w+)' trait of an? \w+ instance expected", r"\1: expected", line)
 
 
 def _shown(name: str, value: Any) -> Any:

@@ -113,6 +113,8 @@ class VerifyHandler(RecordHandler):
     async def do_get(self, session_id: str) -> None:
         record = await self.find_record(session_id)
         result = await self.services.recorder.verify(record.info.id)
+        if result is None:
+            raise _not_found()
         self.reply({"valid": result.valid, "runs": result.runs, "problems": list(result.problems)})
 
 

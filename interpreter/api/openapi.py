@@ -24,9 +24,15 @@ _ERRORS = {
     503: "Starting, shutting down, or a part is down.",
     504: "The kernel did not start in time.",
 }
-_HEADERS = {
-    "Idempotency-Key": "Makes a repeated request give the same run.",
-    "Last-Event-ID": "The id of the last event that was seen.",
+_HEADERS: Mapping[str, JSON] = {
+    "Idempotency-Key": {
+        "description": "Makes a repeated request give the same run.",
+        "schema": {"type": "string", "pattern": "^[\\x21-\\x7e]{1,255}$"},
+    },
+    "Last-Event-ID": {
+        "description": "The id of the last event that was seen.",
+        "schema": {"type": "string", "pattern": "^[0-9]{1,15}$"},
+    },
 }
 
 Routes = Iterable[tuple[str, Mapping[str, Operation]]]
@@ -85,10 +91,7 @@ def _parameters(template: str, operation: Operation, schemas: Schemas) -> list[J
     ]
     fields = schemas.properties(operation.query) if operation.query else {}
     query = [{"name": name, "in": "query", "schema": schema} for name, schema in fields.items()]
-    headers = [
-        {"name": name, "in": "header", "description": _HEADERS[name], "schema": {"type": "string"}}
-        for name in operation.headers
-    ]
+    headers = [{"name": name, "in": "header", **_HEADERS[name]} for name in operation.headers]
     return [*path, *query, *headers]
 
 

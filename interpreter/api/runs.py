@@ -20,10 +20,10 @@ _TAG = "Runs"
 _RUN = json_answer("The run.", "Run")
 _GONE = "the client went away"
 _IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}")
-_EVENTS = Answer("The run's events, the last of which is `run.completed`.", {EVENT_STREAM: None})
+_EVENTS = Answer("The run's events, the last of which is `run.completed`.", {EVENT_STREAM: "Event"})
 _ANSWERS = {
     200: Answer(
-        "The run, when it has ended; or its events.", {"application/json": "Run", EVENT_STREAM: None}
+        "The run, when it has ended; or its events.", {"application/json": "Run", EVENT_STREAM: "Event"}
     ),
     202: json_answer("The run, which goes on in the background.", "Run"),
 }
@@ -213,7 +213,7 @@ class RunEventsHandler(BaseHandler):
         await send_events(self, events, self.settings_.keepalive_interval)
 
     def _last_event_id(self) -> int:
-        text = self.request.headers.get("Last-Event-ID", "0")
+        text = self.request.headers.get("Last-Event-ID") or "0"
         if not (text.isascii() and text.isdecimal() and len(text) <= 15):
             raise InvalidRequestError("Last-Event-ID must be the id of an event.", param="Last-Event-ID")
         return int(text)

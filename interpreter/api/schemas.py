@@ -63,22 +63,28 @@ def _list_of(name: str) -> JSON:
     )
 
 
-def _requests(settings: Settings) -> dict[str, JSON]:
-    timeout = {
+def _timeout(settings: Settings) -> JSON:
+    return {
         "type": ["number", "null"],
         "exclusiveMinimum": 0,
         "maximum": settings.max_execute_timeout,
         "description": "Seconds that a run may take.",
     }
-    kernel_name = {
+
+
+def _kernel_name(settings: Settings) -> JSON:
+    return {
         "type": ["string", "null"],
         "minLength": 1,
         "maxLength": 200,
         "description": f"A kernelspec's name; `{settings.kernel_name}` when absent.",
     }
+
+
+def _run_requests(settings: Settings) -> dict[str, JSON]:
     run = {
         "code": {"type": "string", "description": f"At most {settings.max_code_bytes} bytes of UTF-8."},
-        "timeout": timeout,
+        "timeout": _timeout(settings),
         "tool_call_id": {"type": ["string", "null"], "maxLength": 256},
         "stream": {"type": ["boolean", "null"], "description": "Answer with server-sent events."},
         "background": {
@@ -87,23 +93,8 @@ def _requests(settings: Settings) -> dict[str, JSON]:
         },
     }
     return {
-        "Empty": _closed({}),
-        "SessionCreate": _closed(
-            {
-                "kernel_name": kernel_name,
-                "timeout": timeout,
-                "idle_timeout": {
-                    "type": ["number", "null"],
-                    "exclusiveMinimum": 0,
-                    "maximum": _MAX_IDLE,
-                    "description": "Seconds without a run after which the session ends.",
-                },
-                "metadata": _METADATA,
-                "network": {"enum": [*NETWORKS, None], "description": "What the kernel may reach."},
-            }
-        ),
         "RunCreate": _closed(run, required=("code",)),
-        "OneOffRunCreate": _closed({**run, "kernel_name": kernel_name}, required=("code",)),
+        "OneOffRunCreate": _closed({**run, "kernel_name": _kernel_name(settings)}, required=("code",)),
         "ToolCallsCreate": _closed(
             {
                 "session_id": {**_MAYBE_TEXT, "description": "A session is made when absent."},
@@ -114,6 +105,26 @@ def _requests(settings: Settings) -> dict[str, JSON]:
                 "stateless": {"type": ["boolean", "null"], "description": "Each call in a fresh kernel."},
             },
             required=("tool_calls",),
+        ),
+    }
+
+
+def _other_requests(settings: Settings) -> dict[str, JSON]:
+    return {
+        "Empty": _closed({}),
+        "SessionCreate": _closed(
+            {
+                "kernel_name": _kernel_name(settings),
+                "timeout": _timeout(settings),
+                "idle_timeout": {
+                    "type": ["number", "null"],
+                    "exclusiveMinimum": 0,
+                    "maximum": _MAX_IDLE,
+                    "description": "Seconds without a run after which the session ends.",
+                },
+                "metadata": _METADATA,
+                "network": {"enum": [*NETWORKS, None], "description": "What the kernel may reach."},
+            }
         ),
         "TokenCreate": _closed(
             {
@@ -193,6 +204,39 @@ def _session_responses() -> dict[str, JSON]:
     }
 
 
+def _run() -> JSON:
+    return _open(
+        {
+            "id": _TEXT,
+            "session_id": _TEXT,
+            "status": {"enum": [s.value for s in RunStatus]},
+            "code": _TEXT,
+            "execution_count": {"type": ["integer", "null"]},
+            "outputs": {
+                "type": "array",
+                "items": {"type": "object"},
+                "description": "nbformat 4.5 outputs; a multi-line value is one string.",
+            },
+            "stdout": _TEXT,
+            "stderr": _TEXT,
+            "result": _MAYBE_TEXT,
+            "error": {"anyOf": [_ref("RunError"), {"type": "null"}]},
+            "files": {"type": "array", "items": _ref("File")},
+            "truncated": _FLAG,
+            "dropped_bytes": _COUNT,
+            "kernel_restarted": _FLAG,
+            "recorded": {"type": "boolean", "description": "Whether the record holds the outcome."},
+            "notices": {"type": "array", "items": _TEXT},
+            "created_at": _TIME,
+            "started_at": _MAYBE_TIME,
+            "ended_at": _MAYBE_TIME,
+            "duration_ms": {"type": ["integer", "null"]},
+            "tool_call_id": _MAYBE_TEXT,
+            "notebook_url": _TEXT,
+        }
+    )
+
+
 def _run_responses() -> dict[str, JSON]:
     return {
         "RunError": _open(
@@ -207,36 +251,8 @@ def _run_responses() -> dict[str, JSON]:
             {"path": _TEXT, "size": _COUNT, "mime_type": _TEXT, "url": _TEXT, "change": _TEXT},
             optional=("change",),
         ),
-        "Run": _open(
-            {
-                "id": _TEXT,
-                "session_id": _TEXT,
-                "status": {"enum": [s.value for s in RunStatus]},
-                "code": _TEXT,
-                "execution_count": {"type": ["integer", "null"]},
-                "outputs": {
-                    "type": "array",
-                    "items": {"type": "object"},
-                    "description": "nbformat 4.5 outputs; a multi-line value is one string.",
-                },
-                "stdout": _TEXT,
-                "stderr": _TEXT,
-                "result": _MAYBE_TEXT,
-                "error": {"anyOf": [_ref("RunError"), {"type": "null"}]},
-                "files": {"type": "array", "items": _ref("File")},
-                "truncated": _FLAG,
-                "dropped_bytes": _COUNT,
-                "kernel_restarted": _FLAG,
-                "recorded": {"type": "boolean", "description": "Whether the record holds the outcome."},
-                "notices": {"type": "array", "items": _TEXT},
-                "created_at": _TIME,
-                "started_at": _MAYBE_TIME,
-                "ended_at": _MAYBE_TIME,
-                "duration_ms": {"type": ["integer", "null"]},
-                "tool_call_id": _MAYBE_TEXT,
-                "notebook_url": _TEXT,
-            }
-        ),
+        "Run": _run(),
+        "Event": _open({"id": _TEXT, "event": _TEXT, "data": {"type": "string", "description": "JSON."}}),
         "RunList": _list_of("Run"),
         "ToolDefinitions": {"description": "What the dialect's API takes as `tools`."},
         "ToolCallsAnswer": _open(
@@ -249,15 +265,7 @@ def _run_responses() -> dict[str, JSON]:
     }
 
 
-def _other_responses() -> dict[str, JSON]:
-    token = {
-        "id": _TEXT,
-        "name": _TEXT,
-        "role": {"enum": ["run", "review", "admin"]},
-        "created_at": _TIME,
-        "expires_at": _MAYBE_TIME,
-        "last_used_at": _MAYBE_TIME,
-    }
+def _record_responses() -> dict[str, JSON]:
     return {
         "Notebook": _open(
             {
@@ -281,6 +289,19 @@ def _other_responses() -> dict[str, JSON]:
         "Verification": _open(
             {"valid": _FLAG, "runs": _COUNT, "problems": {"type": "array", "items": _TEXT}}
         ),
+    }
+
+
+def _other_responses() -> dict[str, JSON]:
+    token = {
+        "id": _TEXT,
+        "name": _TEXT,
+        "role": {"enum": ["run", "review", "admin"]},
+        "created_at": _TIME,
+        "expires_at": _MAYBE_TIME,
+        "last_used_at": _MAYBE_TIME,
+    }
+    return {
         "Token": _open(token),
         "TokenWithSecret": _open({**token, "token": {"type": "string", "description": "Shown this once."}}),
         "TokenList": _list_of("Token"),
@@ -306,12 +327,13 @@ class Schemas:
     """All schemas under the bounds of the settings, by name."""
 
     def __init__(self, settings: Settings) -> None:
-        inputs = {**_requests(settings), **_queries()}
+        inputs = {**_run_requests(settings), **_other_requests(settings), **_queries()}
         self.components: Mapping[str, JSON] = {
             **inputs,
             **_forms(),
             **_session_responses(),
             **_run_responses(),
+            **_record_responses(),
             **_other_responses(),
         }
         self._validators = {name: Draft202012Validator(self.components[name]) for name in inputs}

@@ -20,6 +20,8 @@ DROPPED_AT = "interpreter_dropped_at"
 _BUNDLES = frozenset({"display_data", "execute_result", "update_display_data"})
 _DROPPABLE = frozenset({"stream", "display_data", "update_display_data", "clear_output"})
 _COMMS = frozenset({"comm_open", "comm_msg", "comm_close"})
+_MAX_HEADER_BYTES = 65536
+_MAX_PARENTS = 16
 
 
 @dataclass(frozen=True)
@@ -39,24 +41,30 @@ def bounded(parts: Parts, bounds: Bounds) -> Parts | None:
     if size <= bounds.max_stream_bytes:
         return parts
     msg_type = _load(parts[0]).get("msg_type")
-    if size > bounds.max_parsed_bytes:
-        return None if msg_type in _COMMS else _replaced(parts, str(msg_type), size)
-    if msg_type == "stream":
-        return _cut_stream(parts, bounds.max_stream_bytes)
-    if size <= bounds.max_message_bytes:
+    if msg_type != "stream" and size <= bounds.max_message_bytes:
         return parts
     if msg_type in _COMMS:
         return None
-    if msg_type in _BUNDLES:
-        return _cut_bundle(parts, bounds.max_message_bytes)
-    return _cut_strings(parts, bounds.max_message_bytes)
+    if size > bounds.max_parsed_bytes:
+        return _replaced(parts, str(msg_type), size)
+    if msg_type == "stream":
+        cut = _cut_stream(parts, bounds.max_stream_bytes)
+    elif msg_type in _BUNDLES:
+        cut = _cut_bundle(parts, bounds.max_message_bytes)
+    else:
+        cut = _cut_strings(parts, bounds.max_message_bytes)
+    fits = sum(map(len, cut)) <= bounds.max_message_bytes
+    return cut if fits else _replaced(parts, str(msg_type), size)
 
 
 def bounded_reply(parts: Parts, bounds: Bounds) -> Parts:
     """The same for the other channels, where nothing may be left out: long strings lose their middle."""
     if sum(map(len, parts)) <= bounds.max_message_bytes:
         return parts
-    return _cut_strings(parts, bounds.max_message_bytes)
+    cut = _cut_strings(parts, bounds.max_message_bytes)
+    if sum(map(len, cut)) <= bounds.max_message_bytes:
+        return cut
+    return [_short(parts[0]), _short(parts[1]), b"{}", _dump({"status": _load(cut[3]).get("status")})]
 
 
 def cut_text(text: str, max_bytes: int) -> tuple[str, str, int]:
@@ -80,8 +88,7 @@ class Backlog:
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
-        self._withheld: Parts | None = None
-        self._withheld_bytes = 0
+        self._withheld: dict[bytes, tuple[bytes, int]] = {}  # parent header → (header, bytes)
 
     def admit(self, parts: Parts, waiting_bytes: int) -> list[Parts]:
         """The messages to send now, in order, given how many bytes wait already."""
@@ -94,19 +101,24 @@ class Backlog:
         return [*self._release(), *([] if message is None else [message])]
 
     def _withhold(self, parts: Parts) -> None:
-        if self._withheld is None or _load(self._withheld[1]) != _load(parts[1]):
-            stub = {"name": "stdout", "text": ""}
-            header = _load(parts[0]) | {"msg_type": "stream"}
-            self._withheld = [_dump(header), parts[1], b"{}", _dump(stub)]
-        self._withheld_bytes += sum(map(len, parts[3:]))
+        parent = _short(parts[1])
+        if parent not in self._withheld and len(self._withheld) >= _MAX_PARENTS:
+            parent = next(iter(self._withheld))  # only forged messages have so many parents
+        header, count = self._withheld.get(parent, (_short(parts[0]), 0))
+        self._withheld[parent] = header, count + sum(map(len, parts[3:]))
 
     def _release(self) -> list[Parts]:
-        if self._withheld is None:
-            return []
-        stub, self._withheld = self._withheld, None
-        stub[2] = _dump({DROPPED_BYTES: self._withheld_bytes, DROPPED_AT: 0})
-        self._withheld_bytes = 0
-        return [stub]
+        released = [
+            [
+                _dump(_load(header) | {"msg_type": "stream"}),
+                parent,
+                _dump({DROPPED_BYTES: count, DROPPED_AT: 0}),
+                _dump({"name": "stdout", "text": ""}),
+            ]
+            for parent, (header, count) in self._withheld.items()
+        ]
+        self._withheld.clear()
+        return released
 
 
 def _cut_stream(parts: Parts, max_bytes: int) -> Parts:
@@ -131,9 +143,7 @@ def _replaced(parts: Parts, msg_type: str, size: int) -> Parts:
     bundle = {"data": {"text/plain": notice}, "metadata": {}}
     content = contents.get(msg_type, bundle)
     note = {DROPPED_BYTES: size, DROPPED_AT: 0}
-    header = parts[0] if len(parts[0]) < 65536 else _dump({"msg_type": msg_type, "msg_id": ""})
-    parent = parts[1] if len(parts[1]) < 65536 else b"{}"
-    return [header, parent, _dump(note), _dump(content)]
+    return [_short(parts[0]), _short(parts[1]), _dump(note), _dump(content)]
 
 
 def _cut_bundle(parts: Parts, max_bytes: int) -> Parts:
@@ -142,20 +152,20 @@ def _cut_bundle(parts: Parts, max_bytes: int) -> Parts:
     kept: dict[str, Any] = {}
     notices: list[str] = []
     dropped = sum(map(len, parts[4:]))  # buffers of a bundle carry nothing that a notebook keeps
-    room = max_bytes
+    room = max_bytes * 3 // 4
     values = data if isinstance(data, Mapping) else {}
     for mime, value in sorted(values.items(), key=lambda item: len(_dump(item[1]))):
         size = len(_dump(value))
         if size > room:
             dropped += size
-            notices.append(f"[{mime} of {size} bytes was left out: larger than the limit of {max_bytes}]")
+            notices.append(f"[{mime} of {size} bytes was left out: too large]")
         else:
             room -= size
             kept[mime] = value
     if notices:
         kept["text/plain"] = "\n".join([*([kept["text/plain"]] if "text/plain" in kept else []), *notices])
     metadata = content.get("metadata")
-    if len(_dump(metadata)) > max_bytes:
+    if len(_dump(metadata)) > max_bytes // 8:
         content["metadata"] = {}
     return [*parts[:2], _noted(parts[2], {DROPPED_BYTES: dropped}), _dump(content | {"data": kept})]
 
@@ -184,8 +194,12 @@ def _shorten(value: Any, max_bytes: int) -> Any:
 
 
 def _noted(metadata: bytes, note: dict[str, int]) -> bytes:
-    loaded = _load(metadata) if len(metadata) < 65536 else {}
-    return _dump(loaded | note)
+    return _dump(_load(_short(metadata)) | note)
+
+
+def _short(part: bytes) -> bytes:
+    """A header as it is; one that no real kernel would send, as an empty one."""
+    return part if len(part) <= _MAX_HEADER_BYTES else b"{}"
 
 
 def _load(part: bytes) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 from jupyter_client.session import DELIM
 from jupyter_server.services.kernels.connection.base import serialize_msg_to_ws_v1
 from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
+from tornado import web
 from traitlets import Bool
 
 from .bounding import Backlog, Bounds, bounded_reply
@@ -13,10 +14,13 @@ from .bounding import Backlog, Bounds, bounded_reply
 KERNEL_ENDED = 4404
 """Close code of a websocket whose kernel was deleted, culled or died."""
 
+KERNEL_DIED = "Kernel died"
+"""``reason`` of the 404 for a websocket to a kernel that ended before it ever answered."""
+
 _V1_PROTOCOL = "v1.kernel.websocket.jupyter.org"
 
 
-class KernelConnection(ZMQChannelsWebsocketConnection):  # type: ignore[misc]
+class KernelConnection(ZMQChannelsWebsocketConnection):
     """Point ``KernelGatewayApp.kernel_websocket_connection_class`` at it."""
 
     limit_rate = Bool(
@@ -29,11 +33,25 @@ class KernelConnection(ZMQChannelsWebsocketConnection):  # type: ignore[misc]
         self._backlog = Backlog(self._bounds)
         self._unsent_bytes = 0
 
-    def connect(self) -> asyncio.Future[None] | None:
+    async def prepare(self) -> None:
+        """Waits for the kernel's first answer; a kernel that dies before it is a 404, at once."""
+        preparing = asyncio.ensure_future(super().prepare())  # type: ignore[no-untyped-call]
+        dying = asyncio.ensure_future(self.kernel_manager.died.wait())
+        try:
+            await asyncio.wait({preparing, dying}, return_when=asyncio.FIRST_COMPLETED)
+            if dying.done():
+                self.disconnect()  # type: ignore[no-untyped-call]
+                raise web.HTTPError(404, "The kernel died before it answered.", reason=KERNEL_DIED)
+            preparing.result()
+        finally:
+            preparing.cancel()
+            dying.cancel()
+            await asyncio.wait({preparing, dying})
+
+    def connect(self) -> Any:
         # Nagle's algorithm and delayed ACK together cost 40 ms per run
         self.websocket_handler.set_nodelay(True)
-        connected: asyncio.Future[None] | None = super().connect()
-        return connected
+        return super().connect()
 
     @property
     def write_message(self) -> Any:
@@ -84,12 +102,14 @@ class KernelConnection(ZMQChannelsWebsocketConnection):  # type: ignore[misc]
     def _send_status(self, content: dict[str, Any]) -> None:
         message = self.session.msg("status", content)
         if self.subprotocol == _V1_PROTOCOL:
-            self.write_message(serialize_msg_to_ws_v1(message, "iopub", self.session.pack), binary=True)
+            frame = serialize_msg_to_ws_v1(message, "iopub", self.session.pack)  # type: ignore[no-untyped-call]
+            self.write_message(frame, binary=True)
         else:
-            self.write_message(self._reserialize_reply({**message, "buffers": []}, channel="iopub"))
+            whole = {**message, "buffers": []}
+            self.write_message(self._reserialize_reply(whole, channel="iopub"))  # type: ignore[no-untyped-call]
 
 
 def connections_of(kernel_id: str) -> list[KernelConnection]:
     """The open websockets of a kernel."""
-    opened = list(ZMQChannelsWebsocketConnection._open_sockets)  # noqa: SLF001
+    opened = list(ZMQChannelsWebsocketConnection._open_sockets)
     return [one for one in opened if isinstance(one, KernelConnection) and one.kernel_id == kernel_id]

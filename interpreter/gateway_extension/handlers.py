@@ -21,6 +21,8 @@ from jupyter_server.utils import url_path_join
 from kernel_gateway.auth.identity import GatewayIdentityProvider
 from tornado import web
 
+from .manager import AllKernelsManager
+
 _AUTHORIZATION = re.compile(r"(?:token|bearer)\s+(\S+)\s*", re.IGNORECASE)
 _FIELDS = frozenset({"name", "path", "env"})
 
@@ -40,35 +42,33 @@ class HeaderIdentityProvider(GatewayIdentityProvider):  # type: ignore[misc]
     def get_user(self, handler: web.RequestHandler) -> User | None:
         expected = handler.settings.get("kg_auth_token")
         if not expected:
-            user: User = self.generate_anonymous_user(handler)
-            return user
+            return self._anonymous(handler)
         match = _AUTHORIZATION.fullmatch(handler.request.headers.get("Authorization", ""))
         given = match.group(1) if match else ""
         if not hmac.compare_digest(given.encode(), str(expected).encode()):
             return None
-        user = self.generate_anonymous_user(handler)
+        return self._anonymous(handler)
+
+    def _anonymous(self, handler: web.RequestHandler) -> User:
+        user: User = self.generate_anonymous_user(handler)
         return user
 
 
-class GatewayHandlerMixin:
+class GatewayHandlerMixin(web.RequestHandler):
     """In front of jupyter_server's handlers: 401 before anything else, JSON errors without inside views."""
-
-    settings: dict[str, Any]
-    request: Any
 
     def prepare(self) -> Awaitable[None] | None:
         provider: HeaderIdentityProvider = self.settings["identity_provider"]
         if provider.get_user(self) is None:
-            self.send_error(401)  # type: ignore[attr-defined]
+            self.send_error(401)
             return None
-        prepared: Awaitable[None] | None = super().prepare()  # type: ignore[misc]
-        return prepared
+        return super().prepare()
 
     def check_xsrf_cookie(self) -> None:
         """No cookies here, so no forged ones either."""
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        write_error(self, status_code, **kwargs)  # type: ignore[arg-type]
+        write_error(self, status_code, **kwargs)
 
 
 def write_error(handler: web.RequestHandler, status_code: int, **kwargs: Any) -> None:
@@ -79,7 +79,7 @@ def write_error(handler: web.RequestHandler, status_code: int, **kwargs: Any) ->
     if isinstance(error, web.HTTPError):
         reason = error.reason or reason
         if status_code < 500 and error.log_message:
-            message = error.log_message % error.args if error.args else error.log_message
+            message = error.log_message % error.args
     handler.set_status(status_code, reason)
     handler.set_header("Content-Type", "application/json")
     handler.finish(json.dumps({"reason": reason, "message": message}))
@@ -93,21 +93,21 @@ class KernelsHandler(GatewayHandlerMixin, server_kernels.MainKernelHandler):  # 
     async def get(self) -> None:
         if not self.settings.get("kg_list_kernels"):
             raise web.HTTPError(403, "Listing kernels is turned off.")
-        kernels = self.kernel_manager.list_kernels()
+        kernels = self._manager.list_kernels()
         self.finish(json.dumps(kernels, default=json_default))
 
     @web.authenticated
     @authorized
     async def post(self) -> None:
         """Body: ``name``, ``path`` (a folder below the root, as cwd), ``env`` (``KERNEL_*`` only)."""
-        manager = self.kernel_manager
+        manager = self._manager
         body = self._body()
         name = body.get("name") or manager.default_kernel_name
         if not isinstance(name, str) or not self._has_kernelspec(name):
             raise web.HTTPError(400, "The gateway has no such kernelspec.", reason=UNKNOWN_KERNELSPEC)
         path = working_directory(body.get("path"), Path(manager.root_dir))
         environment = request_environment(body.get("env"), self.settings["kg_personality"].env_whitelist)
-        options = {} if path is None else {"cwd": str(path)}
+        options: dict[str, Any] = {} if path is None else {"cwd": str(path)}
         try:
             kernel_id = await manager.start_kernel(
                 kernel_name=name,
@@ -122,7 +122,13 @@ class KernelsHandler(GatewayHandlerMixin, server_kernels.MainKernelHandler):  # 
             raise web.HTTPError(500, reason=START_FAILED) from error
         self.set_status(201)
         self.set_header("Location", url_path_join(self.base_url, "api", "kernels", kernel_id))
-        self.finish(json.dumps(manager.kernel_model(kernel_id), default=json_default))
+        model = manager.kernel_model(kernel_id)
+        self.finish(json.dumps(model, default=json_default))
+
+    @property
+    def _manager(self) -> AllKernelsManager:
+        manager: AllKernelsManager = self.settings["kernel_manager"]
+        return manager
 
     def _body(self) -> dict[str, Any]:
         body = self.get_json_body()

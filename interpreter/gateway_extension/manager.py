@@ -11,7 +11,8 @@ from typing import Any
 
 import zmq
 import zmq.asyncio
-from jupyter_client.ioloop import AsyncIOLoopKernelManager
+from jupyter_client.ioloop.manager import AsyncIOLoopKernelManager
+from jupyter_client.kernelspec import KernelSpec, NoSuchKernel
 from jupyter_server.prometheus.metrics import KERNEL_CURRENTLY_RUNNING_TOTAL
 from kernel_gateway.services.kernels.manager import SeedingMappingKernelManager
 from tornado import web
@@ -44,6 +45,18 @@ class OneKernelManager(AsyncIOLoopKernelManager):
 
     _exit_code: int | None = None
 
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.died = asyncio.Event()
+
+    @property
+    def _kernelspec(self) -> KernelSpec:
+        """Upstream's property is optional; a manager whose kernel starts has one."""
+        spec = self.kernel_spec
+        if spec is None:
+            raise NoSuchKernel(self.kernel_name)
+        return spec
+
     @property
     def home(self) -> Path:
         """The kernel's HOME; it lives as long as the kernel, across restarts."""
@@ -56,7 +69,7 @@ class OneKernelManager(AsyncIOLoopKernelManager):
         kw["env"] = kernel_environment(
             os.environ,
             kernel_id=str(self.kernel_id),
-            program=self.kernel_spec.argv[0],
+            program=self._kernelspec.argv[0],
             home=self.home,
             requested=kw.get("env") or {},
         )
@@ -72,12 +85,12 @@ class OneKernelManager(AsyncIOLoopKernelManager):
         self._exit_code = await self.provisioner.poll()
         return self._exit_code is None
 
-    is_alive = _async_is_alive
+    is_alive = _async_is_alive  # type: ignore[assignment]  # as upstream does
 
     def connect_iopub(self, identity: bytes | None = None) -> Any:
         """A stream of the kernel's output. A kernel that waits for its reader needs no endless queue here."""
         stream = super().connect_iopub(identity=identity)
-        settings = self.kernel_spec.metadata.get("interpreter", {})
+        settings = self._kernelspec.metadata.get("interpreter", {})
         if isinstance(settings, dict) and settings.get("waits_for_reader") is True:
             stream.socket.setsockopt(zmq.RCVHWM, IOPUB_QUEUE)
         return stream
@@ -88,7 +101,7 @@ class OneKernelManager(AsyncIOLoopKernelManager):
         if not restart:
             await asyncio.to_thread(shutil.rmtree, self.home, ignore_errors=True)
 
-    cleanup_resources = _async_cleanup_resources
+    cleanup_resources = _async_cleanup_resources  # type: ignore[assignment]
 
     def death(self) -> dict[str, Any]:
         """How a dead kernel ended: ``exit_code`` or the name of a ``signal``, and the provisioner's
@@ -166,6 +179,7 @@ class AllKernelsManager(SeedingMappingKernelManager):  # type: ignore[misc]
         self.stop_watching_activity(kernel_id)
         self.stop_buffering(kernel_id)
         super()._handle_kernel_died(kernel_id)
+        kernel.died.set()
         self._kernel_connections.pop(kernel_id, None)
         self._kernel_ports.pop(kernel_id, None)
         KERNEL_CURRENTLY_RUNNING_TOTAL.labels(type=kernel.kernel_name).dec()

@@ -1,6 +1,7 @@
 """The gateway that the service starts for itself when no `gateway_url` is set."""
 
 import asyncio
+import collections
 import contextlib
 import logging
 import os
@@ -60,6 +61,7 @@ class EmbeddedGateway:
         self._supervision: asyncio.Task[None] | None = None
         self._log_reader: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
+        self._last_lines: collections.deque[str] = collections.deque(maxlen=20)
         self._problem: str | None = "The gateway has not been started."
 
     @property
@@ -164,6 +166,7 @@ class EmbeddedGateway:
             raise UnavailableError("The embedded gateway did not answer in time.") from error
         finally:
             client.close()
+        log.error("embedded gateway did not start; its last lines:\n%s", self._recent_log())
         raise UnavailableError(
             f"The embedded gateway ended at its start with code {process.returncode}; its log says why."
         )
@@ -175,7 +178,7 @@ class EmbeddedGateway:
             began = loop.time()
             assert self._process is not None
             code = await self._process.wait()
-            log.error("embedded gateway ended with code %s", code)
+            log.error("embedded gateway ended with code %s; its last lines:\n%s", code, self._recent_log())
             self._problem = f"The embedded gateway ended with code {code} and is being restarted."
             self._on_exit()
             if loop.time() - began > STABLE_AFTER:
@@ -216,7 +219,11 @@ class EmbeddedGateway:
             for line in lines:
                 text = line.decode("utf-8", "replace").replace(self._token, "[token]").rstrip()
                 if text:
+                    self._last_lines.append(text)
                     log.debug("gateway: %s", text)
+
+    def _recent_log(self) -> str:
+        return "\n".join(self._last_lines)
 
     # Folders
 

@@ -16,14 +16,14 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _THREADS = 4
-_PROBE_INTERVAL = 2.0
+_PROBE_INTERVAL = 1.0
 _PROBE_BYTES = 64 * 1024
 
 
 class Disk:
     """Runs blocking functions in threads and remembers why writing fails.
 
-    While it fails, a probe tries again every few seconds; ``on_writable`` is awaited when one works.
+    While it fails, a probe tries again each second; ``on_writable`` is awaited when one works.
     """
 
     def __init__(self, folder: Path, on_writable: Callable[[], Awaitable[None]]) -> None:

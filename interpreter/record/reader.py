@@ -7,7 +7,7 @@ import json
 from collections.abc import Container, Iterable
 from pathlib import Path
 
-from ..models import Run, parse_run_id
+from ..models import Run, is_id, parse_run_id
 from .entries import RUN_ACCEPTED, RUN_AMENDED, RUN_ENDED, BadEntryError, decode
 from .index import SessionRecord
 from .journal import read_head, read_lines
@@ -116,6 +116,8 @@ def newest_first(records: Iterable[SessionRecord]) -> list[SessionRecord]:
 
 def verify_missing(layout: Layout, session_id: str) -> Verification | None:
     """The answer for a session without a journal: removed by retention, lost, or never seen (None)."""
+    if not is_id(session_id):
+        return None
     if session_id in removed_sessions(layout):
         problems = verify_chain(layout, layout.load_key(), RETENTION_ID, layout.retention_path)
         return Verification(not problems, 0, problems)
@@ -147,7 +149,8 @@ def _holds(path: Path, text: str) -> bool:
 def _entry_holds(line: bytes, needle: str) -> bool:
     """Whether a run's code or outputs hold the text. A look at the raw line spares most of the parsing."""
     raw = json.dumps(needle, ensure_ascii=False)[1:-1]
-    if raw.isascii() and raw.encode() not in line.lower():
+    folded = line.decode("utf-8", "replace").casefold()
+    if raw not in folded and (raw.isascii() or "\\u" not in folded):
         return False
     try:
         entry = decode(line)

@@ -106,6 +106,8 @@ class Recorder:
     async def accept_run(self, run: Run, *, idempotency_key: str | None, request_hash: str | None) -> None:
         """Put a run on disk before its code runs. Raises RecordUnavailableError, ValueError for a second time."""
         async with self._sessions.writing(run.session_id) as opened:
+            if opened is None and self._disk.problem is not None:
+                raise self._unavailable()
             if opened is None or opened.live.is_ending:
                 raise RecordUnavailableError(
                     "The record of this session is closed.", code="record_not_writable"

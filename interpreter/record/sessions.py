@@ -62,6 +62,7 @@ class Sessions:
                     yield opened
                 finally:
                     if opened.live.is_complete:
+                        await self.flush_amendments(opened)
                         await self._close(session_id, opened)
                 return
         yield None

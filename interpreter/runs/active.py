@@ -69,8 +69,12 @@ class ActiveRun:
         self.run = replace(self.run, **changes)
 
     def snapshot(self) -> Run:
-        """The run as it is now, with the outputs that have come so far."""
-        return self.run if self.finished else replace(self.run, folded=self.folder.folded())
+        """The run as it is now, with the outputs that have come so far, late ones too."""
+        if self.finished:
+            # How the run ended is settled; late output changes only what is shown.
+            error, late = self.run.folded.error, self.late_timer is not None
+            return replace(self.run, folded=replace(self.folder.folded(), error=error)) if late else self.run
+        return replace(self.run, folded=self.folder.folded())
 
     def started(self) -> None:
         self.log.append("run.started", self.run.as_json())

@@ -376,12 +376,12 @@ class RunManager:
             active.late_delay = min(active.late_delay * 2, MAX_LATE_DELAY)
 
     def _record_late(self, active: ActiveRun) -> None:
+        run = active.snapshot()
         active.late_timer = None
-        late = active.folder.late_indexes
-        folded = active.folder.folded()
-        if folded != active.run.folded:
-            active.run = replace(active.run, folded=folded)
-            self._spawn(self._recorder.amend_run(active.run, late=late, reason="output after the end"))
+        if run != active.run:
+            active.run = run
+            late = active.folder.late_indexes
+            self._spawn(self._recorder.amend_run(run, late=late, reason="output after the end"))
 
     def _amend_earlier(self, run_id: str, index: int, data: JSON, metadata: JSON) -> None:
         """An update of a display that an earlier run made."""

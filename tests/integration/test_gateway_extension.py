@@ -26,6 +26,9 @@ async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gat
     broken = folder / "kernels" / "broken"
     broken.mkdir(parents=True)
     (broken / "kernel.json").write_text('{"argv": ["/not/there"], "display_name": "B", "language": "b"}')
+    stillborn = folder / "kernels" / "stillborn"
+    stillborn.mkdir()
+    (stillborn / "kernel.json").write_text('{"argv": ["/bin/false"], "display_name": "S", "language": "s"}')
     kernelspecs = os.pathsep.join([_kernelspecs(), str(folder)])
     async with admins_gateway(
         folder, KG_MAX_KERNELS="6", OPENAI_API_KEY="sk-secret", JUPYTER_PATH=kernelspecs
@@ -115,6 +118,15 @@ async def test_a_kernel_that_cannot_be_started_tells_nothing_of_the_inside(gatew
     reply = await gateway.ask("POST", "/api/kernels", {"name": "broken"})
     assert (reply.status, reply.json["reason"]) == (500, "Kernel did not start")
     assert "/not/there" not in reply.text
+    assert (await gateway.ask("GET", "/api/kernels")).json == []
+
+
+async def test_a_kernel_that_dies_at_its_start_is_told_at_once(gateway: GatewayClient) -> None:
+    kernel_id = await gateway.start_kernel(name="stillborn")
+    async with asyncio.timeout(5):
+        with pytest.raises(HTTPClientError) as refused:
+            await gateway.connect(kernel_id)
+    assert (refused.value.code, refused.value.message) == (404, "Kernel died")
     assert (await gateway.ask("GET", "/api/kernels")).json == []
 
 

@@ -161,10 +161,10 @@ def test_timeout_of_code_that_will_not_stop_restarts_the_kernel(run: Run, code: 
     ids=["os._exit", "SIGKILL", "segfault", "exit()"],
 )
 def test_kernel_death_has_a_status_and_a_cause(run: Run, code: str, cause: str) -> None:
-    ended = run(f"print('begun', flush=True)\n{code}")
+    ended = run(code)
     assert ended["status"] == "kernel_died"
     assert cause in ended["error"]["evalue"]
-    assert ended["stdout"] == "begun\n"
+    assert ended["kernel_restarted"] is True
     after = run("1 + 1")
     assert (after["status"], after["result"], after["kernel_restarted"]) == ("ok", "2", True)
 

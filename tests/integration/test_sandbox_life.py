@@ -1,0 +1,193 @@
+"""A kernel in the sandbox lives and dies like any other, and leaves nothing."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from sandbox_kit import IS_ROOT, PROJECT, boxed, host_processes_with, new_workspace
+
+from interpreter.gateway_extension.sandbox.cgroups import find_parents
+from interpreter.gateway_extension.sandbox.folders import Instance, default_runtime_dir
+
+
+def control_groups() -> list[Path]:
+    return [path for folder in set(find_parents().folders.values()) for path in folder.glob("jks-*")]
+
+
+def test_runs_in_the_workspace_and_shutdown_leaves_nothing_but_that() -> None:
+    workspace = new_workspace()
+    with boxed(workspace=workspace) as kernel:
+        assert kernel.run("import os; print(os.getcwd())") == "/mnt/data\n"
+        kernel.run("open('result.txt', 'w').write('42')")
+        folder, init = Path(kernel.manager.connection_file).parent, kernel.init
+        name = f"{folder.parent.name}-{folder.name}"
+    assert (workspace / "result.txt").read_text() == "42"
+    assert not folder.exists()
+    assert not os.path.exists(f"/proc/{init}")
+    assert [path for path in control_groups() if name in path.name] == []
+
+
+def test_without_a_working_directory_it_has_a_private_one_that_goes_with_it() -> None:
+    with boxed(private=True) as kernel:
+        kernel.run("open('x', 'w').write('1')")
+        private = Path(kernel.manager.connection_file).parent / "w"
+        assert (private / "x").exists()
+    assert not private.exists()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import time; time.sleep(60)",
+        "while True: pass",
+        "import subprocess; subprocess.run(['sleep', '61'])",
+        "!sleep 62",
+    ],
+)
+def test_interrupt_ends_a_run_and_the_kernel_goes_on(code: str) -> None:
+    with boxed() as kernel:
+        kernel.run("x = 'kept'")
+        request = kernel.start_run(f"open('started', 'w').close()\n{code}")
+        kernel.wait_for_file("started")
+        kernel.manager.interrupt_kernel()
+        kernel.wait_for_reply(request)
+        assert kernel.run("print(x)", timeout=10) == "kept\n"
+        assert kernel.run("!pgrep -c sleep").strip() == "0"
+
+
+def test_restart_keeps_the_workspace_and_forgets_the_rest() -> None:
+    with boxed() as kernel:
+        kernel.run("open('kept', 'w').close(); open('/tmp/gone', 'w').close(); x = 1")
+        kernel.manager.restart_kernel()
+        kernel.connect()
+        assert (
+            kernel.run("import os; print(os.path.exists('kept'), os.path.exists('/tmp/gone'))")
+            == "True False\n"
+        )
+        assert "NameError" in kernel.run("x")
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "exit_code"),
+    [
+        ("import os; os._exit(7)", "exit code 7", 7),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "killed by SIGSEGV", -11),
+    ],
+)
+def test_death_tells_its_reason_and_leaves_no_group(code: str, reason: str, exit_code: int) -> None:
+    with boxed() as kernel:
+        folder = Path(kernel.manager.connection_file).parent
+        kernel.start_run(code)
+        assert kernel.wait_for_death() == reason
+        assert kernel.provisioner.process.returncode in (exit_code, 128 - exit_code)
+        assert [path for path in control_groups() if folder.name in path.name] == []
+
+
+def test_a_kernel_that_dies_at_start_is_an_error_with_its_exit_code() -> None:
+    with (
+        pytest.raises(RuntimeError, match=r"ended before it was ready \(exit code 3\)"),
+        boxed(argv=["/bin/sh", "-c", "exit 3"]),
+    ):
+        pass
+
+
+def test_children_with_a_session_of_their_own_end_with_the_kernel() -> None:
+    mark = f"survivor-{os.getpid()}"
+    code = f"""
+import os
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        import signal
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        os.execv('/bin/sh', ['sh', '-c', 'trap "" INT TERM HUP; touch up; while :; do sleep 1; done', '{mark}'])
+    os._exit(0)
+"""
+    with boxed() as kernel:
+        kernel.start_run(code)
+        kernel.wait_for_file("up")
+        assert host_processes_with(mark)
+    assert host_processes_with(mark) == []
+
+
+GATEWAY = """
+import sys, time
+sys.path.insert(0, {kit!r})
+from sandbox_kit import boxed
+with boxed() as kernel:
+    print(kernel.init, kernel.manager.connection_file, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_nothing_outlives_a_gateway_that_is_killed() -> None:
+    script = GATEWAY.format(kit=str(Path(__file__).parent))
+    gateway = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, cwd=PROJECT)
+    assert gateway.stdout is not None
+    init, _, connection_file = gateway.stdout.readline().strip().partition(" ")
+    folder = Path(connection_file).parent
+    handle = os.pidfd_open(int(init))
+    gateway.kill()
+    gateway.wait()
+    gateway.stdout.close()
+    ended = select.poll()
+    ended.register(handle, select.POLLIN)
+    assert ended.poll(5000), "the sandbox lives on"
+    os.close(handle)
+    assert folder.exists()
+    with boxed():  # a gateway that starts later sweeps
+        pass
+    Instance(Path(default_runtime_dir()))
+    assert not folder.exists()
+
+
+def test_a_sandboxed_kernel_starts_about_as_fast_as_its_sockets_are_made() -> None:
+    started = time.monotonic()
+    with boxed() as kernel:
+        ready = time.monotonic() - started
+        assert kernel.run("print(1)") == "1\n"
+    assert ready < 10
+
+
+def test_signals_other_than_interrupts_reach_the_kernel() -> None:
+    with boxed() as kernel:
+        kernel.run("import signal; signal.signal(signal.SIGUSR1, lambda *_: open('usr1', 'w').close())")
+        kernel.manager.signal_kernel(signal.SIGUSR1)
+        kernel.run("pass")
+        assert (kernel.workspace / "usr1").exists()
+
+
+if IS_ROOT:
+
+    def test_each_kernel_has_a_uid_of_its_own_and_its_workspace_belongs_to_it() -> None:
+        with boxed() as one, boxed() as two:
+            owners = {kernel.workspace.stat().st_uid for kernel in (one, two)}
+            assert len(owners) == 2
+            assert all(200_000 <= uid <= 265_535 for uid in owners)
+            status = Path(f"/proc/{one.init}/status").read_text()
+            assert f"Uid:\t{one.workspace.stat().st_uid}" in status
+
+    def test_a_workspace_of_somebody_else_is_not_taken() -> None:
+        folder = Path(tempfile.mkdtemp())
+        (folder / "file").write_text("mine")
+        with pytest.raises(ValueError, match="somebody's files"), boxed(workspace=folder):
+            pass
+        assert (folder / "file").stat().st_uid == 0
+
+    def test_one_workspace_serves_one_kernel_at_a_time() -> None:
+        workspace = new_workspace()
+        with (
+            boxed(workspace=workspace),
+            pytest.raises(ValueError, match="in use by another kernel"),
+            boxed(workspace=workspace),
+        ):
+            pass
+        with boxed(workspace=workspace) as kernel:
+            assert kernel.run("print(1)") == "1\n"

@@ -1,0 +1,148 @@
+"""What the gateway lets out: sizes, counts, and what never gets lost."""
+
+import json
+from typing import Any
+
+import pytest
+
+from interpreter.gateway_extension.bounding import Backlog, Bounds, Parts, bounded, bounded_reply, cut_text
+from interpreter.gateway_extension.buffering import ReplayBuffer
+
+BOUNDS = Bounds(
+    max_stream_bytes=1000, max_message_bytes=20_000, max_waiting_bytes=5000, max_parsed_bytes=100_000
+)
+
+
+def message(msg_type: str, content: Any, parent: str = "run") -> Parts:
+    header = {"msg_type": msg_type, "msg_id": "m"}
+    return [json.dumps(part).encode() for part in (header, {"msg_id": parent}, {}, content)]
+
+
+def stream(text: str, parent: str = "run") -> Parts:
+    return message("stream", {"name": "stdout", "text": text}, parent)
+
+
+def content(parts: Parts) -> Any:
+    return json.loads(parts[3])
+
+
+def metadata(parts: Parts) -> Any:
+    return json.loads(parts[2])
+
+
+@pytest.mark.parametrize(
+    "text", ["", "abc", "é" * 1000, "😀" * 999, "a😀" * 500, "\ud800" * 900, "x" * 10_000]
+)
+def test_a_cut_counts_each_byte_that_is_missing(text: str) -> None:
+    head, tail, dropped = cut_text(text, 500)
+    size = len(text.encode("utf-8", "surrogatepass"))
+    assert len(head.encode()) + len(tail.encode()) + dropped == size or dropped == 0
+    assert dropped == 0 or len((head + tail).encode()) <= 500
+    assert text.startswith(head)
+    assert text.endswith(tail)
+
+
+def test_small_messages_pass_untouched() -> None:
+    parts = stream("x" * 500)
+    assert bounded(parts, BOUNDS) is parts
+
+
+def test_a_long_stream_says_what_is_missing_and_where() -> None:
+    cut = bounded(stream("a" * 3000 + "z" * 3000), BOUNDS)
+    assert cut is not None
+    assert content(cut)["text"] == "a" * 500 + "z" * 500
+    assert metadata(cut) == {"interpreter_dropped_bytes": 5000, "interpreter_dropped_at": 500}
+
+
+def test_a_bundle_keeps_the_values_that_fit() -> None:
+    data = {"text/html": "x" * 30_000, "text/plain": "plain", "image/png": "p" * 9000}
+    cut = bounded(message("display_data", {"data": data, "metadata": {}}), BOUNDS)
+    assert cut is not None
+    kept = content(cut)["data"]
+    assert set(kept) == {"image/png", "text/plain"}
+    assert kept["text/plain"].startswith("plain\n[text/html of 30002 bytes")
+    assert metadata(cut)["interpreter_dropped_bytes"] == 30_002
+
+
+def test_an_error_keeps_its_name_and_the_ends_of_its_text() -> None:
+    error = {"ename": "ValueError", "evalue": "y" * 30_000, "traceback": ["t" * 100] * 500}
+    cut = bounded(message("error", error), BOUNDS)
+    assert cut is not None
+    assert content(cut)["ename"] == "ValueError"
+    assert content(cut)["evalue"].startswith("yyy")
+    assert sum(map(len, cut)) <= BOUNDS.max_message_bytes
+
+
+@pytest.mark.parametrize("kind", ["stream", "display_data", "error", "execute_result"])
+def test_what_is_too_large_to_be_read_is_replaced(kind: str) -> None:
+    cut = bounded(message(kind, {"data": {"text/plain": "x" * 200_000}}), BOUNDS)
+    assert cut is not None
+    assert sum(map(len, cut)) < 1000
+    assert metadata(cut)["interpreter_dropped_bytes"] > 200_000
+
+
+def test_a_reply_keeps_its_status() -> None:
+    reply = {"status": "ok", "execution_count": 3, "payload": [{"data": {"text/plain": "p" * 90_000}}]}
+    cut = bounded_reply(message("execute_reply", reply), BOUNDS)
+    assert (content(cut)["status"], content(cut)["execution_count"]) == ("ok", 3)
+    assert sum(map(len, cut)) <= BOUNDS.max_message_bytes
+
+
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_huge_headers_are_bounded_too(index: int) -> None:
+    parts = stream("x" * 2000)
+    parts[index] = json.dumps({"msg_type": "stream", "junk": "j" * 90_000}).encode()
+    cut = bounded(parts, BOUNDS)
+    assert cut is not None
+    assert sum(map(len, cut)) <= BOUNDS.max_message_bytes
+    assert sum(map(len, bounded_reply(parts, BOUNDS))) <= BOUNDS.max_message_bytes
+
+
+@pytest.mark.parametrize("broken", [b"", b"[" * 50_000, b"\xff" * 30_000, b"[" + b"1," * 20_000 + b"1]"])
+def test_nonsense_from_a_kernel_is_bounded_too(broken: bytes) -> None:
+    for kind in ("stream", "display_data", "error", "odd"):
+        parts = [*message(kind, {})[:3], broken]
+        cut = bounded(parts, BOUNDS)
+        assert cut is not None
+        assert sum(map(len, cut)) <= BOUNDS.max_message_bytes
+
+
+def test_while_a_client_lags_streams_are_withheld_and_counted() -> None:
+    backlog = Backlog(BOUNDS)
+    assert backlog.admit(stream("x" * 100), 6000) == []
+    assert backlog.admit(stream("x" * 200), 6000) == []
+    stub, status = backlog.admit(message("status", {"execution_state": "idle"}), 6000)
+    assert content(stub) == {"name": "stdout", "text": ""}
+    assert metadata(stub)["interpreter_dropped_bytes"] >= 300
+    assert json.loads(stub[1]) == {"msg_id": "run"}
+    assert content(status) == {"execution_state": "idle"}
+    assert len(backlog.admit(stream("y"), 0)) == 1, "the count is told once"
+
+
+@pytest.mark.parametrize("kind", ["status", "execute_result", "error", "execute_input"])
+def test_what_a_run_can_not_do_without_is_never_withheld(kind: str) -> None:
+    parts = message(kind, {})
+    assert Backlog(BOUNDS).admit(parts, 10**9) == [parts]
+
+
+def test_counts_of_two_runs_are_told_to_each() -> None:
+    backlog = Backlog(BOUNDS)
+    backlog.admit(stream("x" * 100, "one"), 6000)
+    backlog.admit(stream("x" * 200, "two"), 6000)
+    told = backlog.admit(message("status", {}, "two"), 0)
+    assert [json.loads(parts[1])["msg_id"] for parts in told] == ["one", "two", "two"]
+
+
+def test_the_buffer_of_an_absent_client_is_bounded() -> None:
+    buffer = ReplayBuffer(Backlog(BOUNDS))
+    wire = [b"topic", b"<IDS|MSG>", b"signature"]
+    for _ in range(1000):
+        buffer.append(("iopub", [*wire, *stream("x" * 100)]))
+    buffer.append(("shell", [*wire, *message("execute_reply", {"status": "ok"})]))
+    buffer.append(("iopub", [*wire, *message("status", {"execution_state": "idle"})]))
+    assert sum(sum(map(len, parts)) for _, parts in buffer) < 7000
+    assert [json.loads(parts[3])["msg_type"] for _, parts in buffer[-3:]] == [
+        "execute_reply",
+        "stream",
+        "status",
+    ]
