@@ -1,30 +1,53 @@
-"""``python -m bench [--kernels N] [--runs N] [--starts N]``: measure and print the report."""
+"""``python -m bench [--part NAME]``: measure, side by side in one run, and print the tables."""
 
 import argparse
 import asyncio
+import os
+from pathlib import Path
 
-from bench import raw
+from bench import memory, raw, record, service
 from bench.report import Row, report
 
+PARTS = ("speed", "record", "memory")
 
-async def measure(kernels: int, runs: int, starts: int) -> list[Row]:
-    """Every row, one after another: measurements never share the machine."""
-    return [
-        await raw.latency(runs * 4),
-        await raw.throughput(kernels, runs),
-        await raw.cold_start(starts),
-    ]
+
+async def speed(args: argparse.Namespace) -> list[Row]:
+    """Latency, throughput and start of the service and of raw kernels."""
+    with service.running_service() as running:
+        rows = await service.latency(running, args.runs * 8)
+        rows += [
+            await raw.throughput(args.kernels, args.runs),
+            service.throughput(running, args.kernels, args.runs),
+        ]
+        return [*rows, await raw.cold_start(args.starts), service.cold_start(running, args.starts)]
+
+
+async def measure(part: str, args: argparse.Namespace) -> list[Row]:
+    """The rows of one part; measurements never share the machine."""
+    if part == "speed":
+        return await speed(args)
+    if part == "record":
+        return await record.cost(args.recorded)
+    with service.running_service() as running:
+        return memory.idle(running, args.sessions) + memory.floods(running)
 
 
 def main() -> None:
     """Read the command line, measure, print."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--kernels", type=int, default=40, help="kernels of the throughput (default 40)")
-    parser.add_argument("--runs", type=int, default=25, help="runs of each kernel (default 25)")
-    parser.add_argument("--starts", type=int, default=5, help="cold starts (default 5)")
+    parser.add_argument("--part", choices=PARTS, action="append", help="only this part; may be repeated")
+    parser.add_argument("--kernels", type=int, default=40, help="kernels of the throughput (40)")
+    parser.add_argument("--runs", type=int, default=25, help="runs of each kernel (25)")
+    parser.add_argument("--starts", type=int, default=5, help="cold starts (5)")
+    parser.add_argument("--recorded", type=int, default=5000, help="runs of one record (5000)")
+    parser.add_argument("--sessions", type=int, default=200, help="idle sessions (200)")
     args = parser.parse_args()
-    rows = asyncio.run(measure(args.kernels, args.runs, args.starts))
-    print(report(rows, baseline=raw.SYSTEM))
+    # Both sides use the kernels' own environment, when it is there.
+    kernels = Path(__file__).parents[1] / ".venv-kernel" / "share" / "jupyter"
+    os.environ.setdefault("JUPYTER_PATH", str(kernels))
+    for part in args.part or PARTS:
+        rows = asyncio.run(measure(part, args))
+        print(f"## {part}\n\n{report(rows, baseline=raw.SYSTEM)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, cast
 
@@ -64,9 +64,14 @@ class _StrictLoader(KVArgParseConfigLoader):
 
     def _create_parser(self) -> None:
         super()._create_parser()
-        self.parser.error = _refuse  # type: ignore[method-assign]  # argparse's own prints a page
+        self.parser.error = self._refuse  # type: ignore[method-assign]  # argparse's own prints a page
 
-    def _handle_unrecognized_alias(self, arg: str) -> None:
+    def _refuse(self, message: str) -> NoReturn:
+        if found := re.match(r"unrecognized arguments: --?([^=\s]+)", message):
+            self._handle_unrecognized_alias(found[1])
+        raise SettingsError(f"{message[:1].upper()}{message[1:]}; see --help.")
+
+    def _handle_unrecognized_alias(self, arg: str) -> NoReturn:
         names = [*_flat(self.aliases), *_flat(self.flags)]
         raise SettingsError(f"--{arg.lstrip('-')} is no option{_suggestion(arg, names)}.")
 
@@ -95,10 +100,15 @@ class InterpreterApp(_Options):  # type: ignore[misc]  # made from the table, wh
         ),
     }
     aliases: ClassVar[dict[Any, Any]] = {**base_aliases, **aliases_of(*_FIELDS)}
-    flags: ClassVar[dict[Any, Any]] = dict(base_flags)
+    flags: ClassVar[dict[Any, Any]] = {
+        **base_flags,
+        "log-json": ({"InterpreterApp": {"log_json": True}}, _FIELDS["log_json"].metadata["help"]),
+    }
     # Traitlets' own knows WARN only.
     log_level = Enum(
-        (*_LEVELS, *_LEVELS.values()), default_value=logging.INFO, help=_FIELDS["log_level"].metadata["help"]
+        tuple(dict.fromkeys((*_LEVELS, *_LEVELS.values()))),
+        default_value=logging.INFO,
+        help=_FIELDS["log_level"].metadata["help"],
     ).tag(config=True)
 
     takes_arguments: ClassVar[bool] = False
@@ -210,6 +220,17 @@ class InterpreterApp(_Options):  # type: ignore[misc]  # made from the table, wh
     def _find_subcommand(self, name: str) -> str:
         return ""  # no programs of others become our commands
 
+    def emit_examples(self) -> Iterator[str]:
+        """The help's examples; traitlets' own indents the first line less than the rest."""
+        if self.examples:
+            yield from (
+                "Examples",
+                "--------",
+                "",
+                textwrap.indent(textwrap.dedent(self.examples).strip(), "    "),
+                "",
+            )
+
     # Using it
 
     def start(self) -> None:
@@ -298,10 +319,6 @@ class InterpreterApp(_Options):  # type: ignore[misc]  # made from the table, wh
         self._configure_logging()
 
 
-def _refuse(message: str) -> NoReturn:
-    raise SettingsError(f"{message[:1].upper()}{message[1:]}; see --help.")
-
-
 def _flat(names: Iterable[Any]) -> list[str]:
     return [word for name in names for word in (name if isinstance(name, tuple) else (name,))]
 
@@ -335,7 +352,7 @@ def _parse(kind: Any, text: str, variable: str) -> Any:
             ]
         return kind(text)
     except (KeyError, ValueError) as error:
-        raise SettingsError(f"{variable} must be a {_WORDS[kind]}, not {text!r}.") from error
+        raise SettingsError(f"{variable} must be {_WORDS[kind]}, not {text!r}.") from error
 
 
-_WORDS: Mapping[Any, str] = {bool: "true or false", int: "whole number", float: "number", str: "text"}
+_WORDS: Mapping[Any, str] = {bool: "true or false", int: "a whole number", float: "a number"}

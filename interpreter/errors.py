@@ -12,6 +12,7 @@
     ├── ConflictError                   409     conflict
     ├── TooLargeError                   413     too_large
     ├── UnsupportedMediaTypeError       415     unsupported_media_type
+    ├── RangeNotSatisfiableError        416     range_not_satisfiable
     ├── RateLimitedError                429     rate_limited
     ├── TooManySessionsError            429     too_many_sessions
     ├── GatewayError                    502     gateway_error
@@ -107,6 +108,13 @@ class UnsupportedMediaTypeError(InterpreterError):
 
     status = 415
     type = "unsupported_media_type"
+
+
+class RangeNotSatisfiableError(InterpreterError):
+    """The file has none of the bytes that were asked for."""
+
+    status = 416
+    type = "range_not_satisfiable"
 
 
 class RateLimitedError(InterpreterError):

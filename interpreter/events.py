@@ -1,8 +1,10 @@
 """What happened in a run, as numbered events that clients follow and resume."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Any
 
 from interpreter.models import JSON, Run
 
@@ -28,31 +30,40 @@ class EventLog:
     """
 
     def __init__(self) -> None:
+        self.size = 0
+        """Bytes that the outputs in the events take, about."""
         self._events: list[RunEvent] = []
         self._unread_text: list[str] = []
         self._closed = False
         self._news = asyncio.Event()
 
     def append(self, kind: str, data: JSON) -> None:
-        """Add an event, or let the newest one grow when it is unread and of the same kind."""
+        """Add an event, or let the newest one grow when it is unread and of the same output."""
         if self._closed:
             return
         if kind == COMPLETED:
             self._closed = True
-        elif len(self._events) >= MAX_EVENTS:
-            return
         elif self._grows(kind, data):
-            self._news.set()
+            self._tell()
+            return
+        elif len(self._events) >= MAX_EVENTS:
             return
         self._settle()
         self._events.append(RunEvent(len(self._events) + 1, kind, data))
-        if kind == "output" and data["output"].get("output_type") == "stream":
-            self._unread_text = [data["output"]["text"]]
-        self._news.set()
+        output = data.get("output")
+        if kind == "output" and isinstance(output, dict) and output.get("output_type") == "stream":
+            self._unread_text = [output["text"]]
+        self.size += _weight(output)
+        self._tell()
 
     async def follow(self, after: int = 0) -> AsyncIterator[RunEvent]:
-        """The events with an id above ``after``, as they come, up to `COMPLETED`."""
-        position = max(after, 0)
+        """The events with an id above ``after``, as they come, up to `COMPLETED`.
+
+        An id that no event has yet counts as the newest one.
+        """
+        position = min(max(after, 0), len(self._events))
+        if position:
+            self._settle()  # who has seen the newest event must not miss what it would grow by
         while True:
             while position < len(self._events):
                 self._settle()
@@ -61,10 +72,12 @@ class EventLog:
                 yield event
             if self._closed:
                 return
-            news = self._news
-            await news.wait()
-            if news is self._news:
-                self._news = asyncio.Event()
+            await self._news.wait()
+
+    def _tell(self) -> None:
+        """Wake all followers that wait now."""
+        news, self._news = self._news, asyncio.Event()
+        news.set()
 
     def _grows(self, kind: str, data: JSON) -> bool:
         """Whether the unread newest event took the new one in."""
@@ -74,6 +87,7 @@ class EventLog:
         if newest["index"] != data["index"] or output.get("output_type") != "stream":
             return False
         self._unread_text.append(output["text"])
+        self.size += len(output["text"])
         return True
 
     def _settle(self) -> None:
@@ -83,6 +97,18 @@ class EventLog:
             output = {**event.data["output"], "text": "".join(self._unread_text)}
             self._events[-1] = RunEvent(event.id, event.kind, {**event.data, "output": output})
         self._unread_text = []
+
+
+def _weight(output: Any) -> int:
+    """About how many bytes an output takes."""
+    if not isinstance(output, dict):
+        return 0
+    if isinstance(output.get("text"), str):
+        return len(output["text"])
+    data = output.get("data")
+    if not isinstance(data, dict):
+        return sum(map(len, output.get("traceback", ())))
+    return sum(len(value) if isinstance(value, str) else len(json.dumps(value)) for value in data.values())
 
 
 async def replay_events(run: Run, after: int = 0) -> AsyncIterator[RunEvent]:

@@ -84,8 +84,12 @@ class Service:
         store = await self._start_store()
         tokens = await self._start_tokens(store)
         recorder = await self._start_recorder()
-        workspaces = Workspaces(self._state_dir / "workspaces")
-        workspaces.root.mkdir(mode=0o711, exist_ok=True)
+        workspaces = Workspaces(
+            self._state_dir / "workspaces",
+            max_file_bytes=settings.max_file_bytes,
+            max_workspace_bytes=settings.max_workspace_bytes,
+        )
+        await asyncio.to_thread(workspaces.prepare)
         gateway, embedded = await self._start_gateway(workspaces)
         registry = CollectorRegistry()
         sessions = SessionManager(
@@ -106,6 +110,7 @@ class Service:
             sessions=sessions,
             runs=runs,
             recorder=recorder,
+            workspaces=workspaces,
             readiness={
                 "gateway": lambda: _gateway_ready(gateway, settings.kernel_name),
                 "store": lambda: _problem_ready(store.find_problem()),

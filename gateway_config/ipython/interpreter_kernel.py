@@ -24,6 +24,8 @@ from pathlib import Path
 INLINE = "module://matplotlib_inline.backend_inline"
 MAX_STREAM_CHARACTERS = 512 * 1024
 """Of one stream message: head and tail together."""
+MAX_WAITING_MESSAGES = 100
+"""That the kernel keeps for each reader before it waits."""
 
 
 def load_ipython_extension(shell):
@@ -37,10 +39,14 @@ def load_ipython_extension(shell):
 
 
 def wait_instead_of_dropping(iopub_thread):
-    """Sets XPUB_NODROP on the iopub socket, in the thread that owns it."""
+    """Sets XPUB_NODROP on the iopub socket, and a shorter queue, in the thread that owns it."""
     import zmq  # noqa: PLC0415
 
-    iopub_thread.schedule(lambda: iopub_thread.socket.setsockopt(zmq.XPUB_NODROP, 1))
+    def configure():
+        iopub_thread.socket.setsockopt(zmq.XPUB_NODROP, 1)
+        iopub_thread.socket.setsockopt(zmq.SNDHWM, MAX_WAITING_MESSAGES)
+
+    iopub_thread.schedule(configure)
 
 
 def cut_huge_streams(session):

@@ -5,7 +5,7 @@ this order: token (401), rate (429), method (405), role (403), body (413, 415, 4
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, quote, urlencode
@@ -189,10 +189,11 @@ class BaseHandler(Responses):
     def _too_large(self) -> TooLargeError:
         return TooLargeError(f"The body is over the limit of {self.max_body_bytes} bytes; send less.")
 
-    def data_received(self, chunk: bytes) -> None:
+    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
         self._body.add(chunk)
         if self._body.is_hopeless and not self._finished:
             self.show_error(self._refusal or self._too_large())
+        return None
 
     def read_json(self) -> dict[str, Any]:
         """The body as its operation's schema wants it; an empty one counts as ``{}`` where it may."""

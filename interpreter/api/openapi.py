@@ -24,7 +24,12 @@ _ERRORS = {
     503: "Starting, shutting down, or a part is down.",
     504: "The kernel did not start in time.",
 }
+_RAW = "application/octet-stream"
 _HEADERS: Mapping[str, JSON] = {
+    "Range": {
+        "description": "One range of bytes, like `bytes=0-1023`.",
+        "schema": {"type": "string"},
+    },
     "Idempotency-Key": {
         "description": "Makes a repeated request give the same run.",
         "schema": {"type": "string", "pattern": "^[\\x21-\\x7e]{1,255}$"},
@@ -81,6 +86,9 @@ def _operation(template: str, operation: Operation, schemas: Schemas) -> JSON:
             "required": operation.body_required,
             "content": {kind: _schema_of(operation.body)},
         }
+    if operation.upload is not None:
+        schema: JSON = {} if operation.upload == _RAW else _schema_of("UploadForm")
+        document["requestBody"] = {"required": True, "content": {operation.upload: schema}}
     return document
 
 
@@ -104,7 +112,7 @@ def _responses(template: str, operation: Operation) -> JSON:
 
 
 def _error_statuses(template: str, operation: Operation) -> list[int]:
-    statuses = [400, 405, 413]
+    statuses = [400, 405, 413] + ([409, 415] if operation.upload else [])
     if operation.access is not Access.PUBLIC:
         statuses += [401, 403, 429, 503]
     if _PATH_PART.search(template):

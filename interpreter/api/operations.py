@@ -57,5 +57,7 @@ class Operation:
     query: str | None = None
     headers: tuple[str, ...] = ()
     page: bool = False
+    upload: str | None = None
+    """The content type of a body that the handler takes as it comes."""
     form: bool = False
     """The body is a browser's form: guarded by the XSRF cookie, so a cookie is enough to call it."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from tornado.routing import URLSpec
 from tornado.web import Application, RequestHandler, StaticFileHandler
 
-from . import admin, health, notebooks, pages, runs, sessions, tools
+from . import admin, files, health, notebooks, pages, runs, sessions, tools
 from .base import BaseHandler, Toolbox, UnknownRouteHandler
 from .limits import RateLimiter
 from .metrics import RequestMetrics
@@ -25,6 +25,8 @@ ROUTES: tuple[tuple[str, type[BaseHandler]], ...] = (
     ("/v1/sessions/{session_id}", sessions.SessionHandler),
     ("/v1/sessions/{session_id}/interrupt", sessions.InterruptHandler),
     ("/v1/sessions/{session_id}/restart", sessions.RestartHandler),
+    ("/v1/sessions/{session_id}/files", files.FilesHandler),
+    ("/v1/sessions/{session_id}/files/{path}", files.FileHandler),
     ("/v1/sessions/{session_id}/runs", runs.SessionRunsHandler),
     ("/v1/runs", runs.OneOffRunsHandler),
     ("/v1/runs/{run_id}", runs.RunHandler),
@@ -116,4 +118,6 @@ def make_application(
 
 
 def _pattern(template: str) -> str:
-    return re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", template.replace(".", r"\."))
+    """The regular expression of a template; only a file's ``{path}`` may hold slashes."""
+    escaped = template.replace(".", r"\.").replace("{path}", "(?P<path>.*)")
+    return re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", escaped)

@@ -142,6 +142,17 @@ def _forms() -> dict[str, JSON]:
     return {
         "LoginForm": _closed({**xsrf, "token": _TEXT, "next": _TEXT}, required=("_xsrf", "token")),
         "LogoutForm": _closed(xsrf, required=("_xsrf",)),
+        "UploadForm": {
+            "type": "object",
+            "properties": {
+                "path": {
+                    "type": "string",
+                    "description": "The folder of the files (with a slash at its end), or the path of the only one.",
+                },
+                "file": {"type": "string", "contentMediaType": "application/octet-stream"},
+            },
+            "required": ["file"],
+        },
     }
 
 
@@ -166,6 +177,17 @@ def _queries() -> dict[str, JSON]:
         ),
         "ToolsQuery": _closed(
             {"dialect": {"enum": [d.value for d in Dialect], "default": Dialect("openai-chat").value}}
+        ),
+        "FilesQuery": _closed(
+            {
+                "limit": {"type": "integer", "minimum": 1, "maximum": 1000, "default": 1000},
+                "after": {
+                    "type": "string",
+                    "minLength": 1,
+                    "description": "The path that the last page ended with.",
+                },
+                "order": {"enum": ["asc", "desc"], "default": "asc", "description": "By path."},
+            }
         ),
         "EventsQuery": _closed(
             {"after": {"type": "integer", "minimum": 0, "description": "The last event that was seen."}}
@@ -248,9 +270,20 @@ def _run_responses() -> dict[str, JSON]:
             }
         ),
         "File": _open(
-            {"path": _TEXT, "size": _COUNT, "mime_type": _TEXT, "url": _TEXT, "change": _TEXT},
-            optional=("change",),
+            {
+                "path": _TEXT,
+                "size": _COUNT,
+                "mime_type": _TEXT,
+                "url": _TEXT,
+                "change": _TEXT,
+                "modified_at": _TIME,
+            },
+            optional=("change", "modified_at"),
         ),
+        "FileList": _list_of("File"),
+        "Uploaded": {
+            "anyOf": [_ref("File"), _open({"data": {"type": "array", "items": _ref("File")}})],
+        },
         "Run": _run(),
         "Event": _open({"id": _TEXT, "event": _TEXT, "data": {"type": "string", "description": "JSON."}}),
         "RunList": _list_of("Run"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client import CollectorRegistry
 
@@ -15,10 +15,21 @@ from ..tokens import TokenStore
 if TYPE_CHECKING:
     from ..record import Recorder
     from ..runs import RunManager
-    from ..sessions import SessionManager
+    from ..sessions import Session, SessionManager
+    from ..workspace import Files, Upload
 
 Check = Callable[[], Awaitable[tuple[bool, str]]]
 """Looks at one part of the service: whether it is ready, and a sentence about it."""
+
+
+class SessionFiles(Protocol):
+    """Where the files of sessions are: on a disk of ours, or reached through their kernels."""
+
+    def files(self, session: Session) -> Files:
+        """The files of a session."""
+
+    async def begin_upload(self, session: Session) -> Upload:
+        """An upload of one file to a session. Raises NotFoundError, UnavailableError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +41,7 @@ class Services:
     sessions: SessionManager
     runs: RunManager
     recorder: Recorder
+    workspaces: SessionFiles
     readiness: Mapping[str, Check]
     registry: CollectorRegistry
     clock: Callable[[], datetime]

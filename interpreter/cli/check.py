@@ -4,7 +4,7 @@ import asyncio
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -59,8 +59,7 @@ class CheckApp(Command):
             async with opened_gateway(settings) as gateway:
                 if not settings.gateway_url:
                     say(f"{good} The embedded gateway starts.")
-                async for sentence in _steps(gateway, settings):
-                    say(f"{good} {sentence}")
+                await _check(gateway, settings, lambda sentence: say(f"{good} {sentence}"))
         except KernelDiedError as error:
             say(f"{bad} {error.death.sentence}")
         except (SettingsError, InterpreterError) as error:
@@ -99,20 +98,20 @@ async def opened_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             await embedded.aclose()
 
 
-async def _steps(gateway: Gateway, settings: Settings) -> AsyncIterator[str]:
-    """One sentence for each thing that works."""
-    yield await gateway.check(settings.kernel_name)
+async def _check(gateway: Gateway, settings: Settings, report: Callable[[str], None]) -> None:
+    """Report a sentence for each thing that works."""
+    report(await gateway.check(settings.kernel_name))
     began = time.monotonic()
     kernel = await Kernel.start(gateway, settings.kernel_name, timeout=settings.kernel_start_timeout)
     try:
-        yield f"A kernel of {settings.kernel_name} starts, in {time.monotonic() - began:.1f} seconds."
+        report(f"A kernel of {settings.kernel_name} starts, in {time.monotonic() - began:.1f} seconds.")
         took = await _ask(kernel, settings.kernel_start_timeout)
-        yield f"It computes: {QUESTION} gives {ANSWER}, in {took * 1000:.0f} milliseconds."
+        report(f"It computes: {QUESTION} gives {ANSWER}, in {took * 1000:.0f} milliseconds.")
     finally:
         await kernel.shutdown()
     if await gateway.has_kernel(kernel.id):
         raise GatewayError("The gateway did not end the kernel; look at the gateway's log.")
-    yield "The kernel was ended. The gateway can be used."
+    report("The kernel was ended. The gateway can be used.")
 
 
 async def _ask(kernel: Kernel, timeout: float) -> float:

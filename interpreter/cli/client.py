@@ -5,7 +5,7 @@ import contextlib
 import json
 import socket
 import ssl
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, urlsplit, urlunsplit
@@ -68,7 +68,9 @@ class ServiceClient:
 
     async def post(self, path: str, body: JSON) -> JSON:
         """The JSON that the service answers."""
-        response = await self._fetch(self._request(path, body, request_timeout=ANSWER_TIMEOUT))
+        with self._explained():
+            request = self._request(path, body, request_timeout=ANSWER_TIMEOUT)
+            response = await self._client.fetch(request, raise_error=False)
         if response.code >= 300:
             raise self._refusal(response.code, response.body)
         answer = _parse_object(response.body)
@@ -77,35 +79,37 @@ class ServiceClient:
         return answer
 
     async def stream(self, path: str, body: JSON) -> AsyncGenerator[ServerEvent, None]:
-        """The events that the service answers with, as they come."""
+        """The events that the service answers with, as they come.
+
+        The connection of a stream that is left early lives as long as the event loop: Tornado's client
+        can't close it.
+        """
         chunks: asyncio.Queue[bytes | None] = asyncio.Queue()
         head: list[str] = []
-        request = self._request(
-            path,
-            body,
-            request_timeout=0,
-            streaming_callback=chunks.put_nowait,
-            header_callback=head.append,
-        )
-        fetching = asyncio.create_task(self._fetch(request))
-        fetching.add_done_callback(lambda _: chunks.put_nowait(None))
+        options = {"streaming_callback": chunks.put_nowait, "header_callback": head.append}
+        with self._explained():
+            request = self._request(path, body, request_timeout=0, **options)
+            fetching = self._client.fetch(request, raise_error=False)
+
+        def end(done: asyncio.Future[HTTPResponse]) -> None:
+            chunks.put_nowait(None)
+            if not done.cancelled():
+                done.exception()  # nobody may be left who asks for it
+
+        fetching.add_done_callback(end)
         parser, other = EventParser(), b""
-        try:
-            while (chunk := await self._next(chunks)) is not None:
-                if _is_stream(head):
-                    for event in parser.feed(chunk):
-                        yield event
-                else:
-                    other += chunk
+        while (chunk := await self._next(chunks)) is not None:
+            if _is_stream(head):
+                for event in parser.feed(chunk):
+                    yield event
+            else:
+                other += chunk
+        with self._explained():
             response = await fetching
-            if response.code >= 300:
-                raise self._refusal(response.code, other)
-            if not _is_stream(head):
-                raise self._stranger()
-        finally:
-            fetching.cancel()
-            with contextlib.suppress(asyncio.CancelledError, ClientError):
-                await fetching
+        if response.code >= 300:
+            raise self._refusal(response.code, other)
+        if not _is_stream(head):
+            raise self._stranger()
 
     async def _next(self, chunks: "asyncio.Queue[bytes | None]") -> bytes | None:
         try:
@@ -131,12 +135,13 @@ class ServiceClient:
             **options,
         )
 
-    async def _fetch(self, request: HTTPRequest) -> HTTPResponse:
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
         try:
-            return await self._client.fetch(request, raise_error=False)
+            yield
         except (OSError, StreamClosedError, HTTPClientError) as error:
             raise ClientError(self._connection_sentence(error)) from error
-        except (ValueError, UnicodeError) as error:
+        except ValueError as error:
             raise ClientError("The token or url has characters that HTTP does not allow.") from error
 
     def _connection_sentence(self, error: BaseException) -> str:

@@ -178,13 +178,14 @@ class _Terminal:
 
     def end(self, run: JSON) -> None:
         """What only the ended run tells: an error that was not shown, sentences, files."""
-        if run.get("error") and not self._raised:
-            self._put(sys.stderr, f"{traceback_of(run['error'])}\n")
-        for sentence in run.get("notices") or []:
+        error, notices = run.get("error"), run.get("notices") or []
+        if error and not self._raised and error.get("evalue") not in notices:
+            self._put(sys.stderr, f"{traceback_of(error)}\n")
+        for sentence in notices:
             self._line(sentence)
         for file in run.get("files") or []:
             self._line(f"{file['change']} {file['path']} ({size_text(file['size'])})")
-        if run["status"] not in (RunStatus.OK, RunStatus.ERROR) and not run.get("notices"):
+        if run["status"] not in (RunStatus.OK, RunStatus.ERROR) and not notices:
             self._line(f"The run's status is {run['status']}.")
         if not run.get("recorded", True):
             self._line("The outcome of the run could not be recorded.")

@@ -1,10 +1,13 @@
 """Outputs and runs as a terminal shows them. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from interpreter.models import JSON
+from interpreter.cli.dates import local_time
+from interpreter.cli.output import harmless
+from interpreter.models import JSON, Run
 from interpreter.outputs import strip_ansi
+from interpreter.record import SessionRecord
 
 PLAIN = "text/plain"
 _UNITS = ((1024**2, "MB"), (1024, "kB"))
@@ -63,3 +66,44 @@ def _size(mime: str, value: Any) -> int:
     text = value if isinstance(value, str) else str(value)
     is_base64 = mime.startswith(("image/", "audio/", "video/")) and not mime.endswith("+xml")
     return len(text) * 3 // 4 if is_base64 else len(text.encode("utf-8", "replace"))
+
+
+def statuses_text(record: SessionRecord) -> str:
+    """How the runs of a session ended: ``3 ok, 1 error``."""
+    return ", ".join(f"{count} {status}" for status, count in sorted(record.statuses.items())) or "-"
+
+
+def session_text(record: SessionRecord, runs: Sequence[Run]) -> str:
+    """A session to read in a terminal; nothing in it can steer the terminal."""
+    info = record.info
+    lines = [
+        f"Session {info.id}",
+        f"    {info.kernel_name}, by {info.owner_name}, from {local_time(info.created_at)}",
+    ]
+    if record.ended_at is not None:
+        lines.append(f"    ended {local_time(record.ended_at)}: {record.ended_reason}")
+    lines += [f"    {name}: {value}" for name, value in info.metadata.items()]
+    return harmless("\n".join(lines)) + "".join(f"\n\n{_run_text(run)}" for run in runs)
+
+
+def _run_text(run: Run) -> str:
+    count = run.folded.execution_count
+    label = f"In[{' ' if count is None else count}]"
+    facts = [run.status.value, local_time(run.started_at or run.created_at)]
+    if run.duration_ms is not None:
+        facts.append(f"{run.duration_ms} ms")
+    if run.tool_call_id:
+        facts.append(f"tool call {run.tool_call_id}")
+    parts = [f"{label}  {run.id}  ({', '.join(facts)})\n", _indented(run.code)]
+    shown = "".join(map(output_text, run.folded.outputs))
+    if run.folded.error is not None and not any(o.get("output_type") == "error" for o in run.folded.outputs):
+        shown += traceback_of(run.folded.error.as_json())
+    if shown:
+        parts.append(f"Out:\n{_indented(shown)}")
+    parts += [f"({sentence})\n" for sentence in (*run.folded.notices, *run.notices)]
+    parts += [f"({file.change} {file.path}, {size_text(file.size)})\n" for file in run.files]
+    return harmless("".join(parts)).rstrip("\n")
+
+
+def _indented(text: str) -> str:
+    return "".join(f"    {line}\n" for line in text.rstrip("\n").split("\n"))

@@ -78,10 +78,10 @@ class TokenCreateApp(Command):
 
     async def main(self, settings: Settings) -> int:
         """Make it."""
-        self._refuse_words()
+        role = self._checked_role()
         expires_at = self._expiry(datetime.now(UTC))
         async with opened_tokens(settings) as tokens:
-            info, secret = await tokens.create(self.token_name, Role(self.role), expires_at)
+            info, secret = await tokens.create(self.token_name, role, expires_at)
         if self.json_output:
             say(json.dumps({**info.as_json(), "token": secret}, indent=2))
         else:
@@ -89,7 +89,7 @@ class TokenCreateApp(Command):
             say(secret)
         return 0
 
-    def _refuse_words(self) -> None:
+    def _checked_role(self) -> Role:
         name = self.token_name
         if not name or len(name) > _MAX_NAME or not name.isprintable():
             raise SettingsError(f"--name must be given: 1 to {_MAX_NAME} printable characters.")
@@ -97,6 +97,7 @@ class TokenCreateApp(Command):
             raise SettingsError(f"--role must be given: {', '.join(Role)}.")
         if self.expires_in and self.expires_at:
             raise SettingsError("Give --expires-in or --expires-at, not both.")
+        return Role(self.role)
 
     def _expiry(self, now: datetime) -> datetime | None:
         if self.expires_at:
@@ -129,7 +130,7 @@ class TokenListApp(Command):
         if self.json_output:
             say(json.dumps([info.as_json() for info in infos], indent=2))
             return 0
-        rows = [("ID", "NAME", "ROLE", "CREATED", "VALID", "LAST USED")]
+        rows: list[tuple[str, ...]] = [("ID", "NAME", "ROLE", "CREATED", "VALID", "LAST USED")]
         rows += [
             (
                 info.id,

@@ -1,5 +1,7 @@
 """Messages kept for a client that is away."""
 
+from collections.abc import Callable
+
 from jupyter_client.session import DELIM
 
 from .bounding import Backlog, Parts
@@ -8,8 +10,9 @@ from .bounding import Backlog, Parts
 class ReplayBuffer(list[tuple[str, Parts]]):
     """The list that jupyter_server appends ``(channel, message parts)`` to, bounded by a `Backlog`."""
 
-    def __init__(self, backlog: Backlog) -> None:
+    def __init__(self, backlog: Backlog, sign: Callable[[list[bytes]], bytes]) -> None:
         super().__init__()
+        self._sign = sign
         self._backlog = backlog
         self._bytes = 0
 
@@ -18,10 +21,11 @@ class ReplayBuffer(list[tuple[str, Parts]]):
         if channel != "iopub":
             self._keep(channel, wire)
             return
-        start = wire.index(DELIM) + 2
-        for parts in self._backlog.admit(wire[start:], self._bytes):
-            # The signature is stale after a cut. `KernelConnection` signs again; v1 clients see none.
-            self._keep(channel, [*wire[:start], *parts])
+        start = wire.index(DELIM) + 1
+        whole = wire[start + 1 :]
+        for parts in self._backlog.admit(whole, self._bytes):
+            signature = wire[start] if parts is whole else self._sign(parts[:4])
+            self._keep(channel, [*wire[:start], signature, *parts])
 
     def _keep(self, channel: str, wire: Parts) -> None:
         self._bytes += sum(map(len, wire))

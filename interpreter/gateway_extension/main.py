@@ -12,6 +12,7 @@ read by every process of the same user in ``/proc``.
 import ctypes
 import os
 import resource
+import shutil
 import signal
 import sys
 import time
@@ -48,6 +49,9 @@ def main(argv: Sequence[str]) -> int:
         return _supervise(pid)
     finally:
         _end_descendants()
+        runtime_dir = os.environ.get("JUPYTER_RUNTIME_DIR", "")
+        if runtime_dir and os.getppid() != parent_pid:  # the service is gone and won't remove it
+            shutil.rmtree(runtime_dir, ignore_errors=True)
 
 
 def _run_gateway(token: str, options: list[str]) -> int:

@@ -170,7 +170,8 @@ class AllKernelsManager(SeedingMappingKernelManager):  # type: ignore[misc]
     def start_buffering(self, kernel_id: str, session_key: str, channels: dict[str, Any]) -> None:
         super().start_buffering(kernel_id, session_key, channels)
         if kernel_id in self._kernel_buffers:
-            self._kernel_buffers[kernel_id]["buffer"] = ReplayBuffer(Backlog(Bounds()))
+            sign = self._kernels[kernel_id].session.sign
+            self._kernel_buffers[kernel_id]["buffer"] = ReplayBuffer(Backlog(Bounds()), sign)
 
     def _handle_kernel_died(self, kernel_id: str) -> None:
         kernel = self._kernels.get(kernel_id)

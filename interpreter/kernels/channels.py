@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 MAX_FRAME_BYTES = 32 * 1024**2
 CLOSE_KERNEL_GONE = 4404  # our own gateway extension's close code for a deleted or dead kernel
 RECONNECT_DELAYS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0)  # seconds; about 7 s in all
+RECONNECT_TIMEOUT = 10.0  # seconds after which a lost kernel is given up, however the gateway behaves
+PING_INTERVAL = 15.0  # seconds between two pings, which notice a peer that vanished without a word
+LOST = "The connection to the kernel was lost and could not be restored: "
 
 
 class KernelChannels:
@@ -51,25 +54,32 @@ class KernelChannels:
         self._on_reconnect = on_reconnect
         self._on_gone = on_gone
         self._connection: WebSocketClientConnection | None = None
+        self._usable = asyncio.Event()
         self._v1 = True
         self._reader: asyncio.Task[None] | None = None
 
-    async def connect(self) -> None:
-        """Open the websocket, which the gateway answers once the kernel has.
+    async def connect(self, *, timeout: float) -> None:
+        """Open the websocket, which the gateway answers once the kernel has, within ``timeout`` seconds.
 
         Raises GatewayError.
         """
-        self._connection = await self._open()
+        self._connection = await self._open(timeout)
+        self._usable.set()
         self._reader = asyncio.create_task(self._read(), name=f"channels {self.kernel_id}")
+        self._reader.add_done_callback(self._reader_ended)
+
+    async def usable(self) -> None:
+        """Return when requests can be sent, or never will be again; bounded by the caller."""
+        await self._usable.wait()
 
     async def aclose(self) -> None:
         """Close the websocket and end the reader; nothing is called back afterwards."""
-        if self._reader is not None:
-            self._reader.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._reader
-            self._reader = None
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.cancel()
+            await asyncio.wait({reader})
         self._close_connection()
+        self._usable.set()
 
     def send(self, channel: str, msg_type: str, content: Mapping[str, Any], msg_id: str | None = None) -> str:
         """Send a request and give its message id.
@@ -89,45 +99,85 @@ class KernelChannels:
         sent.add_done_callback(lambda future: future.cancelled() or future.exception())
         return msg_id
 
-    async def _open(self) -> WebSocketClientConnection:
-        request = await self._gateway.websocket_request(self.kernel_id, self.client_id)
-        target = self._gateway.target
+    async def _open(self, timeout: float) -> WebSocketClientConnection:
         try:
-            connection = await websocket_connect(
-                request, subprotocols=[V1_SUBPROTOCOL], max_message_size=MAX_FRAME_BYTES
-            )
+            connection = await self._upgrade(timeout)
         except HTTPClientError as error:
-            if error.code in (401, 403):
-                raise GatewayError(unauthorized_sentence(target), code="gateway_unauthorized") from error
-            if error.code == 404:
-                raise GatewayError("The gateway does not know the kernel.", code="kernel_gone") from error
-            if error.code == 599:
-                raise connection_error(target, error) from error
-            raise GatewayError(
-                "The kernel did not come up: the gateway could not reach it.", code="kernel_not_up"
-            ) from error
+            if error.code in (401, 403) and self._gateway.target.auth == "password":
+                connection = await self._open_after_login(timeout)
+            else:
+                raise self._refusal(error) from error
+        self._v1 = connection.selected_subprotocol == V1_SUBPROTOCOL
+        return connection
+
+    async def _open_after_login(self, timeout: float) -> WebSocketClientConnection:
+        try:
+            return await self._upgrade(timeout, log_in=True)
+        except HTTPClientError as error:
+            raise self._refusal(error) from error
+
+    async def _upgrade(self, timeout: float, *, log_in: bool = False) -> WebSocketClientConnection:
+        target = self._gateway.target
+        request = await self._gateway.websocket_request(
+            self.kernel_id, self.client_id, timeout=timeout, log_in=log_in
+        )
+        opening = asyncio.ensure_future(
+            websocket_connect(
+                request,
+                subprotocols=[V1_SUBPROTOCOL],
+                max_message_size=MAX_FRAME_BYTES,
+                ping_interval=PING_INTERVAL,
+                ping_timeout=PING_INTERVAL,
+            )
+        )
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_unwanted)
+            raise
         except WebSocketError as error:
             raise GatewayError(
                 f"The server at gateway_url ({target.url}) opens no websocket; does a proxy block upgrades?",
                 code="gateway_no_websocket",
             ) from error
+        except HTTPClientError:
+            raise
         except CONNECT_ERRORS as error:
             raise connection_error(target, error) from error
-        self._v1 = connection.selected_subprotocol == V1_SUBPROTOCOL
-        return connection
+
+    def _refusal(self, error: HTTPClientError) -> GatewayError:
+        target = self._gateway.target
+        if error.code in (401, 403):
+            return GatewayError(unauthorized_sentence(target), code="gateway_unauthorized")
+        if error.code == 404:
+            return GatewayError("The gateway does not know the kernel.", code="kernel_gone")
+        if error.code == 599:
+            return connection_error(target, error)
+        return GatewayError(
+            "The kernel did not come up: the gateway could not reach it.", code="kernel_not_up"
+        )
 
     async def _read(self) -> None:
         connection = self._connection
         while connection is not None:
             await self._read_until_closed(connection)
+            self._usable.clear()
+            self._close_connection()
             if connection.close_code == CLOSE_KERNEL_GONE:
-                self._connection = None
                 self._on_gone("The gateway ended the kernel.")
                 return
-            self._close_connection()
             connection = self._connection = await self._reconnect()
             if connection is not None:
+                self._usable.set()
                 self._on_reconnect()
+
+    def _reader_ended(self, reader: "asyncio.Task[None]") -> None:
+        """Whatever ends the reader: nobody may wait for its messages for ever."""
+        self._usable.set()
+        if not reader.cancelled() and (error := reader.exception()) is not None:
+            log.error("Reading what a kernel says failed.", exc_info=error)
+            self._close_connection()
+            self._on_gone("The service failed to read what the kernel said.")
 
     async def _read_until_closed(self, connection: WebSocketClientConnection) -> None:
         """Deliver messages until the socket closes (a frame over the limit closes it, too)."""
@@ -146,25 +196,45 @@ class KernelChannels:
 
     async def _reconnect(self) -> WebSocketClientConnection | None:
         """The new socket, or None once `on_gone` was called."""
-        reason = "The gateway can't be reached."
+        deadline = asyncio.get_running_loop().time() + RECONNECT_TIMEOUT
+        reason = "the gateway did not answer in time."
         for delay in RECONNECT_DELAYS:
             try:
-                if not await self._gateway.has_kernel(self.kernel_id):
-                    self._on_gone("The gateway does not know the kernel any more.")
-                    return None
-                return await self._open()
+                async with asyncio.timeout_at(deadline):
+                    if not await self._gateway.has_kernel(self.kernel_id):
+                        self._on_gone("The gateway does not know the kernel any more.")
+                        return None
+                    return await self._open(RECONNECT_TIMEOUT)
+            except TimeoutError:
+                break
             except GatewayError as error:
-                reason = error.message
+                # Who runs code need not know the gateway's address, which the error names.
+                reason = _SHORT_REASONS.get(error.code or "", "the gateway can't be reached.")
                 if error.code == "kernel_gone":
                     break
             await asyncio.sleep(delay)
-        self._on_gone(reason)
+        self._on_gone(LOST + reason)
         return None
 
     def _close_connection(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+
+_SHORT_REASONS = {
+    "gateway_unauthorized": "the gateway refuses the service's credentials.",
+    "gateway_failed": "the gateway fails.",
+    "kernel_not_up": "the gateway can't reach the kernel.",
+    "kernel_gone": "the gateway does not know the kernel any more.",
+    "gateway_timeout": "the gateway did not answer in time.",
+}
+
+
+def _close_unwanted(opening: "asyncio.Future[WebSocketClientConnection]") -> None:
+    """Close a websocket that opened when nobody waited for it any more."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
 
 
 def _socket_of(connection: WebSocketClientConnection) -> socket.socket | None:

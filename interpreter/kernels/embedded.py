@@ -62,6 +62,7 @@ class EmbeddedGateway:
         self._log_reader: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._last_lines: collections.deque[str] = collections.deque(maxlen=20)
+        self._environment: dict[str, str] = {}
         self._problem: str | None = "The gateway has not been started."
 
     @property
@@ -87,7 +88,7 @@ class EmbeddedGateway:
         """Returns when the gateway answers.
 
         Raises `SettingsError` for an unusable kernel environment, `UnavailableError` when the
-        gateway does not come up.
+        gateway does not come up; `aclose` is due then too.
         """
         self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._reserved.bind(("127.0.0.1", 0))
@@ -99,11 +100,11 @@ class EmbeddedGateway:
             kernelspecs=await self._kernelspecs(),
         )
         try:
-            await self._launch()
+            process = await self._launch()
         except UnavailableError:
             await self._end_process()
             raise
-        self._supervision = asyncio.create_task(self._supervise(), name="embedded gateway")
+        self._supervision = asyncio.create_task(self._supervise(process), name="embedded gateway")
 
     async def aclose(self) -> None:
         """Ends the gateway; returns when no process of it is left. Never raises for one that is dead."""
@@ -118,7 +119,9 @@ class EmbeddedGateway:
 
     # Life of the process
 
-    async def _launch(self) -> None:
+    async def _launch(self) -> asyncio.subprocess.Process:
+        """Starts the process and waits for its first answer; nothing of an earlier one may be running."""
+        await asyncio.to_thread(self._clear_folders)
         port = self.url.rpartition(":")[2]
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -131,6 +134,7 @@ class EmbeddedGateway:
             f"--KernelGatewayApp.port={port}",
             f"--KernelGatewayApp.default_kernel_name={self._settings.kernel_name}",
             f"--MappingKernelManager.root_dir={self._workspace_root}",
+            f"--OneKernelManager.homes_dir={self._folder / 'homes'}",
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
@@ -146,6 +150,7 @@ class EmbeddedGateway:
         process.stdin.close()
         await self._wait_until_ready(process)
         self._problem = None
+        return process
 
     async def _wait_until_ready(self, process: asyncio.subprocess.Process) -> None:
         request = HTTPRequest(
@@ -171,13 +176,12 @@ class EmbeddedGateway:
             f"The embedded gateway ended at its start with code {process.returncode}; its log says why."
         )
 
-    async def _supervise(self) -> None:
+    async def _supervise(self, process: asyncio.subprocess.Process) -> None:
         delay = 0.0
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
-            assert self._process is not None
-            code = await self._process.wait()
+            code = await process.wait()
             log.error("embedded gateway ended with code %s; its last lines:\n%s", code, self._recent_log())
             self._problem = f"The embedded gateway ended with code {code} and is being restarted."
             self._on_exit()
@@ -190,7 +194,7 @@ class EmbeddedGateway:
                 delay = min(max(0.25, delay * 2), MAX_BACKOFF)
                 await self._end_process()
                 try:
-                    await self._launch()
+                    process = await self._launch()
                 except (UnavailableError, OSError) as error:
                     self._problem = f"The embedded gateway can't be restarted ({type(error).__name__})."
                     log.error("embedded gateway: restart failed: %s", error)
@@ -209,7 +213,9 @@ class EmbeddedGateway:
                     os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
         if self._log_reader is not None:
-            await asyncio.wait([self._log_reader])
+            # It ends with the pipe; an orphan that holds the pipe must not hold us.
+            await asyncio.wait([self._log_reader], timeout=STOP_TIMEOUT)
+            self._log_reader.cancel()
 
     async def _read_log(self, stream: asyncio.StreamReader) -> None:
         rest = b""
@@ -228,14 +234,23 @@ class EmbeddedGateway:
     # Folders
 
     def _make_folders(self) -> Path:
+        self._remove_runtime_dir()  # of a service that was killed
         for name in ("config", "data", "homes"):
             (self._folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
         self._workspace_root.mkdir(parents=True, exist_ok=True)
-        self._remove_runtime_dir()  # of a service that was killed
         # The kernels' sockets: a path of more than 107 bytes can't be bound, so not below state_dir.
         runtime_dir = Path(tempfile.mkdtemp(prefix="ji-"))
         (self._folder / "runtime_dir").write_text(str(runtime_dir), encoding="utf-8")
         return runtime_dir
+
+    def _clear_folders(self) -> None:
+        """Sockets and homes of kernels that a dead gateway has left."""
+        for folder in (Path(self._environment["JUPYTER_RUNTIME_DIR"]), self._folder / "homes"):
+            for entry in folder.iterdir():
+                if entry.is_dir() and not entry.is_symlink():
+                    shutil.rmtree(entry, ignore_errors=True)
+                else:
+                    entry.unlink(missing_ok=True)
 
     def _remove_runtime_dir(self) -> None:
         note = self._folder / "runtime_dir"
@@ -296,7 +311,6 @@ def gateway_environment(
         "JUPYTER_RUNTIME_DIR": str(runtime_dir),
         "JUPYTER_PATH": os.pathsep.join(map(str, kernelspecs)),
         "JUPYTER_PLATFORM_DIRS": "1",
-        "INTERPRETER_KERNEL_HOMES": str(folder / "homes"),
         "PYTHONUNBUFFERED": "1",
     }
     return environment

@@ -6,9 +6,11 @@ that the gateway sends with an error is never passed on: it may hold a traceback
 
 import asyncio
 import json
+import logging
+import re
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from http.cookies import SimpleCookie
 from typing import Any
 from urllib.parse import urlencode
@@ -17,12 +19,20 @@ from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest, HT
 from tornado.httputil import HTTPHeaders
 from tornado.iostream import StreamClosedError
 
-from interpreter.errors import GatewayError, InvalidRequestError
+from interpreter.errors import GatewayError, InterpreterError, InvalidRequestError
+from interpreter.kernels.background import Background
 from interpreter.kernels.target import GatewayTarget
 from interpreter.models import JSON
 
+log = logging.getLogger(__name__)
+
 MAX_REST_CONNECTIONS = 1000
 CONNECT_ERRORS = (OSError, StreamClosedError, HTTPClientError)
+DELETE_TIMEOUT = 10.0  # seconds that a DELETE may take; stubborn kernels need 5
+
+# How gateways say it: in Jupyter Server's words, and in those of our own extension.
+_NO_KERNELSPEC = re.compile(rb"NoSuchKernel|No such kernel|Unknown kernelspec")
+_FULL = re.compile(rb"Resource Limit|maximum number of kernels|kernels are in use", re.IGNORECASE)
 
 
 class Gateway:
@@ -37,28 +47,71 @@ class Gateway:
         self._client = AsyncHTTPClient(force_instance=True, max_clients=MAX_REST_CONNECTIONS)
         self._cookies: dict[str, str] = {}
         self._login_lock = asyncio.Lock()
+        self._background = Background()
 
     def close(self) -> None:
         """Close the idle connections."""
         self._client.close()
 
+    async def settle(self) -> None:
+        """Wait for the clean-up that still goes on; before `close`."""
+        await self._background.settle()
+
     async def start_kernel(
-        self, name: str, *, path: str | None = None, env: Mapping[str, str] | None = None
+        self,
+        name: str,
+        *,
+        path: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float = 0.0,
     ) -> str:
-        """Ask for a kernel and give its id; it is not ready before its websocket answers."""
+        """Ask for a kernel and give its id; it is not ready before its websocket answers.
+
+        The gateway has ``timeout`` seconds more than for other answers. A kernel that comes when the
+        caller waits no more (its task was cancelled) is deleted.
+        """
         body: JSON = {"name": name, "env": dict(env or {})}
         if path is not None:
             body["path"] = path
-        answer = await self._json("POST", "api", "kernels", body=body)
+        starting = self._background.spawn(self._start_kernel(body, timeout))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            starting.add_done_callback(self._delete_unwanted)
+            raise
+
+    async def _start_kernel(self, body: JSON, timeout: float) -> str:
+        answer = await self._json("POST", "api", "kernels", body=body, extra_time=timeout)
         kernel_id = answer.get("id") if isinstance(answer, dict) else None
         if not isinstance(kernel_id, str) or not kernel_id:
             raise GatewayError("The gateway answered without a kernel id; check gateway_url.")
         return kernel_id
 
+    def _delete_unwanted(self, starting: "asyncio.Task[str]") -> None:
+        if not starting.cancelled() and starting.exception() is None:
+            self._background.spawn(self.discard_kernel(starting.result()))
+
+    async def discard_kernel(self, kernel_id: str) -> None:
+        """Delete a kernel as well as it can be done, in at most `DELETE_TIMEOUT` seconds."""
+        try:
+            async with asyncio.timeout(DELETE_TIMEOUT):
+                await self.delete_kernel(kernel_id)
+        except TimeoutError:
+            log.warning("The gateway did not delete a kernel within %g seconds.", DELETE_TIMEOUT)
+        except InterpreterError as error:
+            log.warning("A kernel could not be deleted: %s", error.message)
+
+    def discard_later(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do clean-up work in the background; `settle` waits for it."""
+        self._background.spawn(work)
+
     async def has_kernel(self, kernel_id: str) -> bool:
-        """Whether the gateway still knows the kernel."""
+        """Whether the gateway knows the kernel and does not call it dead."""
         response = await self._request("GET", "api", "kernels", kernel_id, accept=(404,))
-        return response.code != 404
+        if response.code == 404:
+            return False
+        model = _parsed(response)
+        return not (isinstance(model, dict) and model.get("execution_state") == "dead")
 
     async def interrupt_kernel(self, kernel_id: str) -> None:
         """Send SIGINT, or an interrupt message, as the kernelspec says."""
@@ -103,43 +156,58 @@ class Gateway:
             )
         return f"Kernel gateway {version['version']} with the kernelspecs {', '.join(specs)}."
 
-    async def websocket_request(self, kernel_id: str, client_id: str) -> HTTPRequest:
-        """The upgrade request for a kernel's channels, with its credentials."""
+    async def websocket_request(
+        self, kernel_id: str, client_id: str, *, timeout: float, log_in: bool = False
+    ) -> HTTPRequest:
+        """The upgrade request for a kernel's channels, with its credentials.
+
+        ``timeout``: seconds for the gateway to answer it. ``log_in``: the last login has expired.
+        """
+        if log_in:
+            self._cookies = {}
         await self._ensure_login()
         return HTTPRequest(
             self.target.ws_url(kernel_id, client_id),
             headers=self._headers(),
             connect_timeout=self.target.connect_timeout,
-            request_timeout=self.target.request_timeout,
+            request_timeout=timeout,
             ssl_options=self.target.tls,
         )
 
-    async def _json(self, method: str, *parts: str, body: JSON | None = None) -> Any:
-        response = await self._request(method, *parts, body=body)
-        try:
-            return json.loads(response.body)
-        except ValueError as error:
+    async def _json(self, method: str, *parts: str, body: JSON | None = None, extra_time: float = 0) -> Any:
+        value = _parsed(await self._request(method, *parts, body=body, extra_time=extra_time))
+        if value is None:
             raise GatewayError(
                 f"The server at gateway_url ({self.target.url}) is not a Jupyter server: "
                 "it does not answer with JSON.",
                 code="not_jupyter",
-            ) from error
+            )
+        return value
 
     async def _request(
-        self, method: str, *parts: str, body: JSON | None = None, accept: tuple[int, ...] = ()
+        self,
+        method: str,
+        *parts: str,
+        body: JSON | None = None,
+        accept: tuple[int, ...] = (),
+        extra_time: float = 0,
     ) -> HTTPResponse:
         await self._ensure_login()
-        response = await self._fetch(method, *parts, body=body)
-        if response.code in (401, 403) and self.target.auth == "password":
+        cookies = self._cookies
+        response = await self._fetch(method, *parts, body=body, extra_time=extra_time)
+        if response.code in (401, 403) and self.target.auth == "password" and not _is_full(response):
             # A login does not last for ever, and a restarted server knows none of its cookies.
-            self._cookies.clear()
+            if self._cookies is cookies:
+                self._cookies = {}
             await self._ensure_login()
-            response = await self._fetch(method, *parts, body=body)
+            response = await self._fetch(method, *parts, body=body, extra_time=extra_time)
         if response.code < 300 or response.code in accept:
             return response
-        raise self._error_of(response, body)
+        raise self._error_of(response, parts, body)
 
-    async def _fetch(self, method: str, *parts: str, body: JSON | None = None) -> HTTPResponse:
+    async def _fetch(
+        self, method: str, *parts: str, body: JSON | None = None, extra_time: float = 0
+    ) -> HTTPResponse:
         request = HTTPRequest(
             self.target.http_url(*parts),
             method=method,
@@ -147,7 +215,7 @@ class Gateway:
             body=None if body is None else json.dumps(body),
             follow_redirects=False,
             connect_timeout=self.target.connect_timeout,
-            request_timeout=self.target.request_timeout,
+            request_timeout=self.target.request_timeout + extra_time,
             ssl_options=self.target.tls,
         )
         return await self._send(request)
@@ -205,23 +273,25 @@ class Gateway:
             ssl_options=self.target.tls,
         )
 
-    def _error_of(self, response: HTTPResponse, body: JSON | None) -> Exception:
+    def _error_of(self, response: HTTPResponse, parts: tuple[str, ...], body: JSON | None) -> Exception:
         """The error that a refusal of the gateway means to whoever asked us."""
         name = (body or {}).get("name")
         # Stock gateways answer 500 for an unknown kernelspec; only the words tell.
-        if name and b"No such kernel" in (response.body or b""):
+        if name and _NO_KERNELSPEC.search(_words(response)):
             return InvalidRequestError(
                 f"There is no kernelspec '{name}'; GET /v1/kernelspecs lists those that can be used.",
                 param="kernel_name",
                 code="no_such_kernelspec",
             )
-        if response.code == 401 or (response.code in (302, 403) and not name):
-            return GatewayError(unauthorized_sentence(self.target), code="gateway_unauthorized")
-        if response.code in (403, 429):
+        if name and (response.code == 429 or _is_full(response)):
             return GatewayError(
                 "The gateway refuses another kernel: its own limit is reached (max_kernels of the gateway).",
                 code="gateway_full",
             )
+        if response.code in (301, 302, 303, 307, 308, 401, 403):
+            return GatewayError(unauthorized_sentence(self.target), code="gateway_unauthorized")
+        if response.code == 404 and len(parts) > 2:
+            return GatewayError("The gateway does not know the kernel any more.", code="kernel_gone")
         if response.code == 404:
             return GatewayError(
                 f"The server at gateway_url ({self.target.url}) does not know this path; "
@@ -229,6 +299,22 @@ class Gateway:
                 code="not_jupyter",
             )
         return GatewayError(f"The gateway answered with status {response.code}.", code="gateway_failed")
+
+
+def _words(response: HTTPResponse) -> bytes:
+    return str(response.reason).encode() + b"\n" + (response.body or b"")
+
+
+def _is_full(response: HTTPResponse) -> bool:
+    return response.code in (403, 429) and _FULL.search(_words(response)) is not None
+
+
+def _parsed(response: HTTPResponse) -> Any:
+    """The JSON value of a body; None when it is none."""
+    try:
+        return json.loads(response.body)
+    except (ValueError, RecursionError):
+        return None
 
 
 def unauthorized_sentence(target: GatewayTarget) -> str:

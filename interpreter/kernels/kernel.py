@@ -8,100 +8,20 @@ import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from interpreter.errors import GatewayError, InterpreterError, KernelStartTimeoutError, UnavailableError
+from interpreter.errors import GatewayError, KernelStartTimeoutError, UnavailableError
 from interpreter.kernels.channels import KernelChannels
+from interpreter.kernels.execution import Execution, KernelDeath, KernelDiedError, Listener, Probe
 from interpreter.kernels.gateway import Gateway
 from interpreter.messages import Message, execute_request, kernel_info_request, new_msg_id, silent_request
 
-Listener = Callable[[Message], None]
+__all__ = ["Execution", "Kernel", "KernelDeath", "KernelDiedError"]
 
 RESYNC_INTERVAL = 0.3  # seconds between two kernel_info requests while waiting for a kernel
-COMPLETION_GRACE = 1.0  # seconds between the reply and the idle (either first) before we ask
-SHUTDOWN_WAIT = 10.0  # seconds that a DELETE may take; stubborn kernels need 5
+CHECK_EVERY = 10  # of these requests: then the gateway is asked whether the kernel lives
+CHECK_TIMEOUT = 5.0  # seconds for the gateway to say so
 KEPT_LISTENERS = 8  # runs of the past whose late output still finds them
-
-
-@dataclass(frozen=True, slots=True)
-class KernelDeath:
-    """Why a kernel is gone, as far as it can be known."""
-
-    sentence: str
-    exit_code: int | None = None
-    signal: str | None = None
-
-
-class KernelDiedError(Exception):
-    """The kernel ended while something waited for it."""
-
-    def __init__(self, death: KernelDeath) -> None:
-        super().__init__(death.sentence)
-        self.death = death
-
-
-class Execution:
-    """One execute request in flight. Done when reply and idle were both seen, in either order."""
-
-    def __init__(self, kernel: "Kernel", msg_id: str, listener: Listener) -> None:
-        self.msg_id = msg_id
-        self.reply: Mapping[str, Any] | None = None
-        self.incomplete = False
-        self._kernel = kernel
-        self._listener = listener
-        self._idle = False
-        self._half = asyncio.Event()
-        self._full = asyncio.Event()
-
-    def receive(self, message: Message) -> None:
-        """Take a message whose parent is this request."""
-        if message.msg_type == "execute_reply":
-            if self.reply is None:
-                self.reply = message.content
-                self._listener(message)
-        elif message.execution_state == "idle":
-            # A forked copy of the kernel says idle too; its message ids hold another process id.
-            if self._kernel.is_origin(message):
-                self._idle = True
-        elif message.channel == "iopub":
-            self._listener(message)
-        if self.reply is not None or self._idle:
-            self._half.set()
-        if self.done:
-            self._full.set()
-
-    async def wait(self) -> None:
-        """Until it is done.
-
-        Raises KernelDiedError. When one half is lost on the way, `incomplete` is set and it counts
-        as done: a request that the kernel answers after ours tells.
-        """
-        await self._half.wait()
-        if not self._full.is_set():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(COMPLETION_GRACE):
-                    await self._full.wait()
-        if not self.done:
-            self._kernel.raise_if_dead()
-            await self._kernel.resync()
-            self.finish_incomplete()
-
-    def finish_incomplete(self) -> None:
-        """The kernel is past this request, and what is missing will not come."""
-        if not self.done:
-            self.incomplete = True
-            self.wake()
-
-    def wake(self) -> None:
-        """Let `wait` look again: the request is over, or the kernel is dead."""
-        self._half.set()
-        self._full.set()
-
-    @property
-    def done(self) -> bool:
-        """Whether all has come, or nothing more will while the kernel lives."""
-        return self.incomplete or (self.reply is not None and self._idle)
 
 
 class Kernel:
@@ -114,7 +34,7 @@ class Kernel:
         self._gateway = gateway
         self._restarting = False
         self._origin: str | None = None
-        self._probes: dict[str, asyncio.Event] = {}
+        self._probes: dict[str, Probe] = {}
         self._replies: dict[str, asyncio.Future[Message]] = {}
         self._executions: OrderedDict[str, Execution] = OrderedDict()
         self._current: Execution | None = None
@@ -146,7 +66,7 @@ class Kernel:
         started = time.monotonic()
         try:
             async with asyncio.timeout(timeout):
-                kernel_id = await gateway.start_kernel(name, path=path, env=env)
+                kernel_id = await gateway.start_kernel(name, path=path, env=env, timeout=timeout)
         except TimeoutError as error:
             raise _start_timeout(timeout) from error
         left = timeout - (time.monotonic() - started)
@@ -156,30 +76,39 @@ class Kernel:
     async def attach(
         cls, gateway: Gateway, kernel_id: str, name: str, *, timeout: float, of: float | None = None
     ) -> "Kernel":
-        """Connect to a kernel that was started before; it is deleted when that fails."""
+        """Connect to a kernel that was started before; when that fails it is deleted, in the background."""
         kernel = cls(gateway, kernel_id, name)
         try:
             async with asyncio.timeout(timeout):
-                await kernel._channels.connect()
+                await kernel._channels.connect(timeout=max(timeout, 1.0))
                 await kernel.resync()
         except TimeoutError as error:
-            await kernel.shutdown()
+            gateway.discard_later(kernel.shutdown())
             raise _start_timeout(of or timeout) from error
         except KernelDiedError as error:
-            await kernel.shutdown()
-            raise GatewayError(f"The kernel ended while it started. {error.death.sentence}") from error
+            gateway.discard_later(kernel.shutdown())
+            raise GatewayError(
+                f"The kernel ended while it started. {error.death.sentence}", code="kernel_not_up"
+            ) from error
         except BaseException:
-            await asyncio.shield(kernel.shutdown())
+            gateway.discard_later(kernel.shutdown())
             raise
         return kernel
 
     def on_death(self, callback: Callable[[KernelDeath], None]) -> None:
-        """Call ``callback`` once if the kernel dies by itself."""
+        """Call ``callback`` once if the kernel dies by itself, at once when it is dead already."""
         self._on_death = callback
+        if self.death is not None:
+            callback(self.death)
 
     @property
     def dead(self) -> bool:
         return self.death is not None
+
+    async def connected(self) -> None:
+        """Return once requests can be sent. Raises KernelDiedError; bounded by the caller."""
+        await self._channels.usable()
+        self.raise_if_dead()
 
     def execute(self, code: str, listener: Listener) -> Execution:
         """Send an execute request; ``listener`` gets its outputs and reply, also late ones.
@@ -187,16 +116,16 @@ class Kernel:
         Raises UnavailableError while the socket is lost.
         """
         execution = Execution(self, new_msg_id(), listener)
+        msg_type, content = execute_request(code)
+        self._channels.send("shell", msg_type, content, execution.msg_id)
         self._executions[execution.msg_id] = self._current = execution
         while len(self._executions) > KEPT_LISTENERS:
             self._executions.popitem(last=False)
-        msg_type, content = execute_request(code)
-        try:
-            self._channels.send("shell", msg_type, content, execution.msg_id)
-        except UnavailableError:
-            del self._executions[execution.msg_id]
-            raise
         return execution
+
+    def abandon(self, execution: Execution) -> None:
+        """Drop what an execution still says: it goes on against our will."""
+        self._executions.pop(execution.msg_id, None)
 
     async def evaluate(self, code: str, expressions: Mapping[str, str]) -> Mapping[str, Any]:
         """Run code silently between runs; the reply's content with the values of the expressions.
@@ -234,24 +163,34 @@ class Kernel:
         After a restart the gateway may lose what iopub says first, so the question is repeated.
         Raises KernelDiedError; bounded by the caller.
         """
-        event = asyncio.Event()
-        asked: list[str] = []
+        probe = Probe()
         try:
-            while not event.is_set():
+            while not probe.answered.is_set():
                 self.raise_if_dead()
                 msg_id = new_msg_id()
-                asked.append(msg_id)
-                self._probes[msg_id] = event
+                probe.msg_ids.append(msg_id)
+                self._probes[msg_id] = probe
                 msg_type, content = kernel_info_request()
                 with contextlib.suppress(UnavailableError):
                     self._channels.send("shell", msg_type, content, msg_id)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(RESYNC_INTERVAL):
-                        await event.wait()
+                        await probe.answered.wait()
+                if len(probe.msg_ids) % CHECK_EVERY == 0:
+                    await self.check_alive()
             self.raise_if_dead()
         finally:
-            for msg_id in asked:
+            for msg_id in probe.msg_ids:
                 del self._probes[msg_id]
+
+    async def check_alive(self) -> None:
+        """Ask the gateway whether the kernel is still there, as it may have gone without a word."""
+        with contextlib.suppress(GatewayError, TimeoutError):
+            async with asyncio.timeout(CHECK_TIMEOUT):
+                if not await self._gateway.has_kernel(self.id):
+                    self._gone(
+                        "The kernel died, or somebody ended it: the gateway does not know it any more."
+                    )
 
     async def restart(self) -> None:
         """Restart the kernel process and wait until it answers; bounded by the caller.
@@ -271,19 +210,18 @@ class Kernel:
 
     async def shutdown(self) -> None:
         """Close the websocket and delete the kernel; never raises what the gateway says of it."""
-        await self._channels.aclose()
-        self._mark_dead(KernelDeath("The kernel was shut down."), announce=False)
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        with contextlib.suppress(InterpreterError, TimeoutError):
-            async with asyncio.timeout(SHUTDOWN_WAIT):
-                await self._gateway.delete_kernel(self.id)
+        await self._let_go(KernelDeath("The kernel was shut down."))
+        await self._gateway.discard_kernel(self.id)
 
     async def detach(self) -> None:
         """Close the websocket and leave the kernel running."""
+        await self._let_go(KernelDeath("The service let go of the kernel."))
+
+    async def _let_go(self, death: KernelDeath) -> None:
         await self._channels.aclose()
-        self._mark_dead(KernelDeath("The service let go of the kernel."), announce=False)
+        self._mark_dead(death, announce=False)
+        for task in self._tasks:
+            task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def raise_if_dead(self) -> None:
@@ -307,9 +245,8 @@ class Kernel:
             return
         probe = self._probes.get(message.parent_id)
         if probe is not None:
-            if message.execution_state == "idle":
+            if probe.receive(message):
                 self._origin = self._origin or _origin_of(message)
-                probe.set()
             return
         execution = self._executions.get(message.parent_id)
         if execution is not None:
@@ -317,6 +254,8 @@ class Kernel:
 
     def _reconnected(self) -> None:
         """After a lost socket: find out whether the request in flight is over."""
+        if self._current is not None:
+            self._current.reconnected = True
         task = asyncio.create_task(self._settle_after_reconnect(), name=f"settle {self.id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -335,8 +274,8 @@ class Kernel:
         if self.death is not None:
             return
         self.death = death
-        for event in self._probes.values():
-            event.set()
+        for probe in self._probes.values():
+            probe.answered.set()
         for future in self._replies.values():
             if not future.done():
                 future.set_exception(KernelDiedError(death))

@@ -1,13 +1,15 @@
 """Starts the kernels of sessions on a gateway."""
 
-import asyncio
 import contextlib
+import logging
 from dataclasses import dataclass
 
 from interpreter.errors import GatewayError, KernelStartTimeoutError
 from interpreter.kernels.gateway import Gateway
 from interpreter.kernels.kernel import Kernel
 from interpreter.models import JSON, SessionInfo
+
+log = logging.getLogger(__name__)
 
 ATTACH_TIMEOUT = 15.0  # seconds for a kernel of an earlier service to answer
 
@@ -40,15 +42,26 @@ class GatewayLauncher:
     async def attach(self, info: SessionInfo, kernel_id: str) -> Kernel | None:
         """The kernel that an earlier service left running, None when it is gone or stuck.
 
-        What it still executes is interrupted: the run that asked for it is over.
+        What it still executes is interrupted: the run that asked for it is over. Raises GatewayError
+        when the gateway can't be asked.
         """
-        with contextlib.suppress(GatewayError, KernelStartTimeoutError):
-            async with asyncio.timeout(ATTACH_TIMEOUT):
-                if not await self.gateway.has_kernel(kernel_id):
-                    return None
-                await self.gateway.interrupt_kernel(kernel_id)
+        if not await self.gateway.has_kernel(kernel_id):
+            return None
+        with contextlib.suppress(GatewayError):
+            await self.gateway.interrupt_kernel(kernel_id)
+        try:
             return await Kernel.attach(self.gateway, kernel_id, info.kernel_name, timeout=ATTACH_TIMEOUT)
-        return None
+        except (GatewayError, KernelStartTimeoutError) as error:
+            log.warning("A session's kernel can't be taken up again: %s", error.message)
+            return None
+
+    async def discard(self, kernel_id: str) -> None:
+        """Delete a kernel that nobody wants, as well as it can be done."""
+        await self.gateway.discard_kernel(kernel_id)
+
+    async def aclose(self) -> None:
+        """Wait for kernels that are still being deleted."""
+        await self.gateway.settle()
 
     async def kernelspecs(self) -> JSON:
         """The gateway's kernelspecs."""

@@ -1,9 +1,10 @@
 """The messages of one run folded into its outputs. Pure.
 
-The result equals that of nbclient with ``coalesce_streams=True`` (``nbclient/client.py``:
-``process_message``, ``output``, ``clear_output``, ``_update_display_id``, ``async_execute_cell``),
-plus what nbclient passes over: the pager's text, errors known only from the reply, limits. Message
-contents are those of "Messaging in Jupyter" (jupyter-client.readthedocs.io).
+The result equals that of nbclient (``nbclient/client.py``: ``process_message``, ``output``,
+``clear_output``, ``_update_display_id``) with the texts of one stream that follow each other joined
+and folded, as front ends show them; plus what nbclient passes over: the pager's text, errors known
+only from the reply, limits. Message contents are those of "Messaging in Jupyter"
+(jupyter-client.readthedocs.io).
 """
 
 from collections import deque
@@ -18,7 +19,7 @@ from .failure import choose_error, read_error, run_error
 from .live import Live
 from .notices import notices
 from .part import Part, Slot, Tally
-from .text import clean_text, plain_text, strip_ansi, utf8_length
+from .text import clean_text, strip_ansi, utf8_length
 
 _MAX_PAGERS = 16
 _MIN_ERROR_BYTES = 16 * 1024  # kept of an error when displays have used up their room
@@ -97,14 +98,14 @@ class OutputFolder:
             return
         self._clear_if_waiting()
         name = clean_text(name[:100])
-        slot = self._part.streams.get(name)
+        slot = self._part.open_stream(name)
         if slot is None:
             slot = self._part.new_stream(name, self._limits.max_output_bytes)
             if slot is None or self._place(slot) is None:
                 self._part.leave_out(utf8_length(text), name)
                 return
         if slot.stream is not None:
-            self._live.stream(slot.index, name, text, slot.stream.head_space)
+            self._live.stream(slot.index, name, text, slot.stream.live_space)
             slot.stream.append(text)
 
     def _on_display(self, content: Mapping[str, Any]) -> None:
@@ -207,12 +208,15 @@ class OutputFolder:
         index = self._offset + place
         if slot.stream is None:
             self._live.output(index, slot.output, slot.size)
+        else:
+            self._live.new_stream()
         return index
 
     def _displace(self, kind: str) -> None:
         """Account for the output that must go for one of this kind, and those that move up."""
         victim = self._part.victim(kind)
         if victim is not None:
+            self._live.flush()
             self._display_bytes -= self._part.slots[victim].size
             self._displays.forget(self._display_ids, self._run_id, self._offset + victim)
 
@@ -328,7 +332,7 @@ def _count(value: Any, default: int | None = None) -> int | None:
 
 
 def _stream_text(outputs: list[JSON], name: str) -> str:
-    return "".join(plain_text(output["text"]) for output in outputs if output.get("name") == name)
+    return "".join(strip_ansi(output["text"]) for output in outputs if output.get("name") == name)
 
 
 def _result(outputs: list[JSON]) -> str | None:

@@ -39,7 +39,7 @@ class Live:
         self._is_clear = True
 
     def stream(self, index: int, name: str, text: str, space: int) -> None:
-        """New ``text`` of a stream whose head takes ``space`` more bytes; what is over it is not sent."""
+        """New ``text`` of a stream that has ``space`` bytes for events; what is over it is not sent."""
         tap = self._taps.setdefault(name, _Tap())
         if self._closed or tap.stopped or not text:
             return
@@ -56,6 +56,10 @@ class Live:
         due = self._limits.max_output_bytes // 1000
         if self._stream_events < _MAX_EVENTS or tap.waiting_bytes > due or tap.stopped:
             self._send_waiting(name, tap)
+
+    def new_stream(self) -> None:
+        """A stream has a new output: what was gathered before comes first."""
+        self._count_event(0)
 
     def _send_waiting(self, name: str, tap: _Tap) -> None:
         if not tap.waiting:
@@ -88,6 +92,12 @@ class Live:
             self._is_clear = True
 
     def _send(self, kind: str, data: JSON, size: int) -> None:
+        self._count_event(size)
+        if not self._closed:
+            self._is_clear = False
+            self._on_event(kind, data)
+
+    def _count_event(self, size: int) -> None:
         if self._closed:
             return
         self.flush()
@@ -96,9 +106,6 @@ class Live:
         allowed = _REPEAT * self._limits.max_display_bytes + self._limits.max_output_bytes
         if self._other_events > _MAX_EVENTS or self._other_bytes > allowed:
             self._closed = True  # indexes would no longer be right for anything that follows
-            return
-        self._is_clear = False
-        self._on_event(kind, data)
 
     def close(self) -> None:
         """Send what was gathered; nothing is sent after it."""

@@ -1,12 +1,12 @@
 """The outputs of one part of a run's life: until it was complete, or after. Pure."""
 
-import itertools
 from dataclasses import dataclass
 
 from ..models import JSON
 from .streams import StreamText
 
-_MAX_STREAMS = 4  # kernels know two names; each may hold max_output_bytes
+_MAX_STREAMS = 4  # names; kernels know two
+_MIN_STREAM_BYTES = 4096  # so that the last lines of a name are seen, however much was printed before
 
 
 @dataclass(slots=True)
@@ -39,22 +39,26 @@ class Tally:
 
 
 class Part:
-    """Up to ``capacity`` outputs, with one per stream name as nbclient coalesces them.
+    """Up to ``capacity`` outputs.
 
-    The first outputs are kept. When there is no room, a stream, an error or an execute_result takes
-    the place of the last display, or of an earlier output of its own kind.
+    The first outputs are kept. When there is no room, text goes on in the newest output of its
+    stream; the first output of a stream, an error or an execute_result takes the place of the last
+    display, or of an earlier output of its own kind.
     """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.slots: list[Slot] = []
-        self.streams: dict[str, Slot] = {}
         self.tally = Tally()
+        self._streams: dict[str, Slot] = {}  # the newest output of each name
+        self._settled_bytes: dict[str, int] = {}  # shown in the older outputs of each name
         self._left_out: set[str] = set()  # streams
 
     def reset(self) -> None:
         """Remove all outputs, and what is known of left out ones."""
-        self.slots, self.streams, self.tally = [], {}, Tally()
+        self.slots, self.tally = [], Tally()
+        self._streams.clear()
+        self._settled_bytes.clear()
         self._left_out.clear()
 
     def leave_out(self, size: int, stream: str | None = None) -> None:
@@ -66,11 +70,32 @@ class Part:
         if stream is not None and len(self._left_out) < _MAX_STREAMS:
             self._left_out.add(stream)
 
-    def new_stream(self, name: str, limit: int) -> Slot | None:
-        """An output for a stream that has none, to `add`; None if there are too many."""
-        if len(self.streams) >= _MAX_STREAMS:
+    def open_stream(self, name: str) -> Slot | None:
+        """The output that takes the text of a stream; None where it needs a `new_stream`.
+
+        As front ends do, text is joined to the output directly before it only.
+        """
+        newest = self._streams.get(name)
+        if newest is None or (newest is not self.slots[-1] and len(self.slots) < self.capacity):
             return None
-        return Slot({"output_type": "stream", "name": name, "text": ""}, stream=StreamText(limit))
+        return newest
+
+    def new_stream(self, name: str, limit: int) -> Slot | None:
+        """An output for a stream that has none open, to `add`; None if there are too many streams.
+
+        All outputs of a stream share ``limit`` bytes, of which live events get the first 3/4; but each
+        output has at least 4096.
+        """
+        newest = self._streams.get(name)
+        if newest is None and len(self._streams) >= _MAX_STREAMS:
+            return None
+        settled = self._settled_bytes.get(name, 0)
+        if newest is not None and newest.stream is not None:
+            settled += newest.stream.settle()
+            self._settled_bytes[name] = settled
+        room = max(limit - settled, min(limit, _MIN_STREAM_BYTES))
+        text = StreamText(room, limit * 3 // 4 - settled)
+        return Slot({"output_type": "stream", "name": name, "text": ""}, stream=text)
 
     def add(self, slot: Slot) -> int | None:
         """Append an output and return its index, or None when it was left out (which is counted).
@@ -89,7 +114,7 @@ class Part:
         slot.index = len(self.slots)
         self.slots.append(slot)
         if slot.stream is not None:
-            self.streams[slot.output["name"]] = slot
+            self._streams[slot.output["name"]] = slot
         return slot.index
 
     def victim(self, kind: str) -> int | None:
@@ -104,22 +129,13 @@ class Part:
     def render(self) -> tuple[list[JSON], list[tuple[str, int, int]]]:
         """The nbformat outputs, and per stream that was cut its name, bytes shown and bytes dropped."""
         outputs: list[JSON] = []
-        cuts: list[tuple[str, int, int]] = []
+        counts: dict[str, tuple[int, int]] = {}
         for slot in self.slots:
             if slot.stream is None:
                 outputs.append(slot.output)
                 continue
             text, shown, dropped = slot.stream.snapshot()
             outputs.append({**slot.output, "text": text})
-            if dropped:
-                cuts.append((slot.output["name"], shown, dropped))
-        return _stdout_first(outputs), cuts
-
-
-def _stdout_first(outputs: list[JSON]) -> list[JSON]:
-    """nbclient's order where stdout follows stderr directly: their order is a matter of luck."""
-    for i, (first, second) in enumerate(itertools.pairwise(outputs)):
-        if first.get("name") == "stderr" and second.get("name") == "stdout":
-            outputs[i], outputs[i + 1] = second, first
-            break
-    return outputs
+            before = counts.get(slot.output["name"], (0, 0))
+            counts[slot.output["name"]] = (before[0] + shown, before[1] + dropped)
+        return outputs, [(name, shown, dropped) for name, (shown, dropped) in counts.items() if dropped]

@@ -1,13 +1,21 @@
 """The text of a stream under a limit: head and tail kept, the middle counted. Pure.
 
-The text is folded as nbclient does with ``coalesce_streams`` (``nbclient/client.py``,
-``async_execute_cell``): in each line, all up to the last carriage return that another character
-follows is gone. Backspaces stay: the loop of nbclient that should apply them never runs.
+The text is folded as front ends show it. In each line, all up to the last carriage return that
+another character follows is gone (as in nbclient's ``_RGX_CARRIAGERETURN``); then each backspace
+removes the character before it, or nothing at the start of the line.
 """
+
+import re
 
 from .text import utf8_pieces
 
-_SLACK = 1 << 16  # bytes a tail may overrun before it is trimmed, which makes trimming O(1) amortised
+# Bytes that a tail may overrun before it is trimmed, which makes trimming O(1) amortised. As a piece of
+# text is never longer, a line within a piece folds alike whether it comes whole or in parts.
+_SLACK = 1 << 18
+
+_UNDO = 1 << 17  # bytes before the tail that stay when it is trimmed, for backspaces to uncover
+
+_TYPED = re.compile(rb"([^\x08]*)(\x08*)")  # text, and the backspaces after it
 
 
 def marker(dropped: int) -> str:
@@ -22,18 +30,32 @@ def _border(data: bytes | bytearray, at: int) -> int:
     return at
 
 
-def _border_before(data: bytes, at: int) -> int:
+def _border_before(data: bytes | bytearray, at: int) -> int:
     """The last character border of UTF-8 ``data`` at or before ``at``."""
     while 0 < at < len(data) and data[at] & 0xC0 == 0x80:
         at -= 1
     return at
 
 
+def _pop(data: bytearray, count: int) -> int:
+    """Remove up to ``count`` characters from the end of UTF-8 ``data``; how many there were."""
+    start = max(len(data) - count, 0)
+    removed = len(data) - start
+    if not data[start:].isascii():
+        start, removed = len(data), 0
+        while start and removed < count:
+            start = _border_before(data, start - 1)
+            removed += 1
+    del data[start:]
+    return removed
+
+
 class Clip:
     """UTF-8 of which the first 3/4 of ``limit`` bytes and the last 1/4 are kept.
 
     The head is the longest prefix, on a character border, that fits; the tail takes what is left of
-    ``limit``. How the text was divided into appends makes no difference.
+    ``limit``. How the text was divided into calls makes no difference, as text is dropped where its
+    length says so. The head is open while all text is in it.
     """
 
     def __init__(self, limit: int) -> None:
@@ -49,12 +71,25 @@ class Clip:
         """Bytes that the head still takes."""
         return self._head_limit - len(self.head) if self._head_open else 0
 
+    @property
+    def size(self) -> int:
+        """Bytes of head and tail; call `trim` before."""
+        return len(self.head) + len(self.tail)
+
     def branch(self) -> "Clip":
         """An empty clip for text that may follow, or may be taken back; see `merge`."""
         branch = Clip(self._limit - len(self.head))
         branch._head_limit = self.head_space
-        branch._head_open = self._head_open
         return branch
+
+    def type(self, data: bytes) -> None:
+        """Add ``data`` and apply its backspaces, which remove nothing from before this clip."""
+        if b"\b" not in data:
+            self.append(data)
+            return
+        for typed in _TYPED.finditer(data):
+            self.append(typed[1])
+            self.pop(len(typed[2]))
 
     def append(self, data: bytes) -> None:
         """Add ``data``, whole characters of UTF-8."""
@@ -67,13 +102,24 @@ class Clip:
             self.head += data[:cut]
             data = data[cut:]
             self._head_open = False
+        most = 2 * (self._limit - len(self.head)) + _SLACK
+        while len(self.tail) + len(data) > most:
+            cut = _border_before(data, most - len(self.tail))
+            self.tail += data[:cut]
+            data = data[cut:]
+            self.trim(_UNDO)
         self.tail += data
-        if len(self.tail) > 2 * (self._limit - len(self.head)) + _SLACK:
-            self.trim()
 
-    def trim(self) -> None:
-        """Drop what is before the tail."""
-        excess = len(self.tail) - (self._limit - len(self.head))
+    def pop(self, count: int) -> None:
+        """Remove the last ``count`` characters; what was dropped before the tail cannot be removed."""
+        count -= _pop(self.tail, count)
+        if not self.tail and not self.dropped:
+            _pop(self.head, count)
+            self._head_open = True
+
+    def trim(self, undo: int = 0) -> None:
+        """Drop what is more than ``undo`` bytes before the tail."""
+        excess = len(self.tail) - (self._limit - len(self.head)) - undo
         if excess > 0:
             excess = _border(self.tail, excess)
             self.dropped += excess
@@ -82,7 +128,7 @@ class Clip:
     def merge(self, branch: "Clip") -> None:
         """Add what was gathered in a `branch` of this clip as it is now."""
         self.head += branch.head
-        self._head_open = branch._head_open
+        self._head_open = self._head_open and branch._head_open
         if branch.dropped:
             self.dropped += len(self.tail) + branch.dropped
             self.tail = bytearray(branch.tail)
@@ -113,24 +159,41 @@ def cut_text(text: str, limit: int) -> tuple[str, int]:
 
 
 def _fold_lines(data: bytes) -> bytes:
-    """Whole lines with their carriage returns applied."""
-    if b"\r" not in data:
-        return data
-    return b"\n".join(line[line.rfind(b"\r", 0, max(len(line) - 1, 0)) + 1 :] for line in data.split(b"\n"))
+    """Whole lines with their carriage returns and backspaces applied."""
+    if b"\r" in data:
+        lines = data.split(b"\n")
+        data = b"\n".join(line[line.rfind(b"\r", 0, max(len(line) - 1, 0)) + 1 :] for line in lines)
+    if b"\b" in data:
+        data = b"\n".join(_erase(line) if b"\b" in line else line for line in data.split(b"\n"))
+    return data
+
+
+def _erase(line: bytes) -> bytes:
+    kept = bytearray()
+    for typed in _TYPED.finditer(line):
+        kept += typed[1]
+        _pop(kept, len(typed[2]))
+    return bytes(kept)
 
 
 class StreamText:
-    """The text of one stream, folded and clipped while it comes; memory is a few times ``limit``."""
+    """The text of one stream output, folded and clipped while it comes.
 
-    def __init__(self, limit: int) -> None:
+    Memory is a few times ``limit`` and, until `settle`, up to 512 KiB. The first ``live`` bytes of the
+    head, all of it by default, are for live events.
+    """
+
+    def __init__(self, limit: int, live: int | None = None) -> None:
         self._kept = Clip(limit)  # the lines that ended
         self._line: Clip | None = None  # the open line, which a carriage return can take back
         self._returned = False  # the open line ends with a carriage return
+        self._not_live = 0 if live is None else self._kept.head_space - live
 
     @property
-    def head_space(self) -> int:
-        """Bytes until the head is full."""
-        return (self._kept if self._line is None else self._line).head_space
+    def live_space(self) -> int:
+        """Bytes of the head that are left for live events."""
+        clip = self._kept if self._line is None else self._line
+        return max(clip.head_space - max(self._not_live, 0), 0)
 
     def append(self, text: str) -> None:
         """Add printed text."""
@@ -160,8 +223,17 @@ class StreamText:
         start = data.rfind(b"\r", 0, len(data) - 1) + 1
         if self._line is None or self._returned or start:
             self._line = self._kept.branch()
-        self._line.append(data[start:] if start else data)
+        self._line.type(data[start:] if start else data)
         self._returned = data.endswith(b"\r")
+
+    def settle(self) -> int:
+        """End the open line, as no text will follow, and return the bytes that are shown."""
+        if self._line is not None:
+            self._kept.merge(self._line)
+            self._line = None
+        self._kept.trim()
+        self._kept = self._kept.copy()  # with no room to grow
+        return self._kept.size
 
     def snapshot(self) -> tuple[str, int, int]:
         """The folded text, the bytes of it that are shown, and the bytes that were dropped."""
@@ -169,4 +241,4 @@ class StreamText:
         if self._line is not None:
             clip.merge(self._line)
         text = clip.text()
-        return text, len(clip.head) + len(clip.tail), clip.dropped
+        return text, clip.size, clip.dropped

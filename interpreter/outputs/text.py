@@ -32,20 +32,6 @@ def clean_text(text: str) -> str:
     return _SURROGATE.sub("\ufffd", text)
 
 
-def plain_text(text: str) -> str:
-    """What a person would see of printed ``text``: ANSI removed, backspaces applied."""
-    text = strip_ansi(text)
-    if "\b" not in text:
-        return text
-    shown: list[str] = []
-    for char in text:
-        if char != "\b":
-            shown.append(char)
-        elif shown and shown[-1] != "\n":
-            shown.pop()
-    return "".join(shown)
-
-
 def utf8_pieces(text: str) -> Iterator[bytes]:
     """The cleaned UTF-8 of ``text`` in pieces that each hold whole characters."""
     for start in range(0, len(text), _PIECE_CHARS):

@@ -5,7 +5,7 @@ import errno
 import logging
 import os
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -15,7 +15,8 @@ _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-_THREADS = 4
+_WRITERS = 4
+_READERS = 2  # of their own, so that a long search never holds up a run
 _PROBE_INTERVAL = 1.0
 _PROBE_BYTES = 64 * 1024
 
@@ -29,16 +30,25 @@ class Disk:
     def __init__(self, folder: Path, on_writable: Callable[[], Awaitable[None]]) -> None:
         self._folder = folder
         self._on_writable = on_writable
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="record")
+        self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="record-write")
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="record-read")
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._closing = False
         self.problem: str | None = None
         """One sentence on why the record can't be written; None when it can, as far as is known."""
 
-    async def call(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """The function's result. A caller that is cancelled waits until it has ended, then goes."""
-        future = self._threads.submit(function, *args, **kwargs)
+    async def read(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """The result of a function that may take long."""
+        return await self._wait(self._readers.submit(function, *args, **kwargs))
+
+    async def touch(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """The result of a short function; its failure says nothing about the disk."""
+        return await self._wait(self._writers.submit(function, *args, **kwargs))
+
+    @staticmethod
+    async def _wait(future: Future[_T]) -> _T:
+        """The result. A caller that is cancelled waits until the function has ended, then goes."""
         waiter = asyncio.wrap_future(future)
         try:
             return await asyncio.shield(waiter)
@@ -55,9 +65,9 @@ class Disk:
             raise
 
     async def write(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Like `call`, for functions that write: OSError, which is raised on, makes a `problem`."""
+        """The result of a function that writes: OSError, which is raised on, makes a `problem`."""
         try:
-            result = await self.call(function, *args, **kwargs)
+            result = await self.touch(function, *args, **kwargs)
         except OSError as error:
             self.failed(error)
             raise
@@ -103,7 +113,8 @@ class Disk:
 
     def close(self) -> None:
         """End the threads; they have nothing to do by now."""
-        self._threads.shutdown()
+        self._writers.shutdown()
+        self._readers.shutdown()
 
 
 def _probe(folder: Path) -> None:

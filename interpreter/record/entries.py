@@ -74,20 +74,22 @@ def encode(
     seq: int, at: datetime, kind: str, data: JSON, *, previous: bytes, key: bytes
 ) -> tuple[bytes, bytes]:
     """The line of an entry and its mac. Values that JSON does not know are made into ones it does."""
-    body = _dumps({"seq": seq, "at": to_iso(at), "kind": kind, "data": data})[:-1]
+    body = memoryview(_dumps({"seq": seq, "at": to_iso(at), "kind": kind, "data": data}))[:-1]
     mac = _mac(key, previous, body)
     return b"".join((body, _MAC_PREFIX, mac.hex().encode(), _MAC_SUFFIX)), mac
 
 
 def decode(line: bytes) -> Entry:
     """The entry that a line (with its newline) says it is; raises BadEntryError. Proves nothing yet."""
-    head, tail = line[:-_TAIL_BYTES], line[-_TAIL_BYTES:]
+    tail = line[-_TAIL_BYTES:]
     if not (tail.startswith(_MAC_PREFIX) and tail.endswith(_MAC_SUFFIX)):
         raise BadEntryError("the line is not an entry")
     digits = tail[len(_MAC_PREFIX) : -len(_MAC_SUFFIX)]
     try:
         mac = bytes.fromhex(digits.decode("ascii"))
-        value = json.loads(head + b"}")
+        text = line.decode()
+        del line  # it may be large, and the caller may have no more use for it
+        value = json.loads(text)
         at = from_iso(value["at"])
         seq, kind, data = value["seq"], value["kind"], value["data"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -106,10 +108,10 @@ def proves(line: bytes, entry: Entry, *, previous: bytes, key: bytes) -> bool:
 
 def mac_of(line: bytes, *, previous: bytes, key: bytes) -> bytes:
     """The mac that a line should have after ``previous``."""
-    return _mac(key, previous, line[:-_TAIL_BYTES])
+    return _mac(key, previous, memoryview(line)[:-_TAIL_BYTES])
 
 
-def _mac(key: bytes, previous: bytes, body: bytes) -> bytes:
+def _mac(key: bytes, previous: bytes, body: memoryview) -> bytes:
     mac = hmac.new(key, previous, "sha256")
     mac.update(body)
     return mac.digest()

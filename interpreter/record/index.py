@@ -32,7 +32,8 @@ class SessionRecord:
     """What the record knows of a session, without its runs.
 
     ``ended_reason`` is None while the session is open, ``"damaged"`` when its journal can't be continued.
-    ``statuses`` counts the ended runs by status; ``run_count`` counts the accepted ones.
+    ``statuses`` counts the ended runs by status; ``run_count`` counts the accepted ones. The next run's
+    number must be above ``last_number``, which is more than ``run_count`` when a number was never used.
     """
 
     info: SessionInfo
@@ -43,6 +44,7 @@ class SessionRecord:
     ended_at: datetime | None = None
     ended_reason: str | None = None
     kernel_note: KernelNote | None = None
+    last_number: int = 0
 
     @property
     def notebook_path(self) -> Path:
@@ -75,6 +77,7 @@ class SessionIndex:
     info: SessionInfo
     entries: int = 0
     mac: bytes = b""
+    last_number: int = 0
     order: list[int] = field(default_factory=list)
     position: dict[int, int] = field(default_factory=dict)
     accepted: dict[int, int] = field(default_factory=dict)
@@ -114,6 +117,7 @@ class SessionIndex:
             raise ValueError("a run that was accepted before")
         self.position[number] = len(self.order)
         self.order.append(number)
+        self.last_number = max(self.last_number, number)
         self.accepted[number] = offset
         self.unended[number] = None
         if data["idempotency_key"] is not None:
@@ -136,6 +140,7 @@ class SessionIndex:
         """What the entry of the session's end repeats, so that a start need not read the whole journal."""
         return {
             "runs": len(self.order),
+            "last_number": self.last_number,
             "statuses": dict(sorted(self.statuses.items())),
             "last_activity_at": to_iso(self.last_activity_at or self.info.created_at),
         }
@@ -151,6 +156,7 @@ class SessionIndex:
             ended_at=self.ended_at,
             ended_reason=self.ended_reason,
             kernel_note=self.kernel_note,
+            last_number=self.last_number,
         )
 
 
@@ -179,4 +185,5 @@ def ended_record(first: Entry, last: Entry, path: Path) -> SessionRecord:
         last_activity_at=from_iso(data["last_activity_at"]) or info.created_at,
         ended_at=last.at,
         ended_reason=data["reason"],
+        last_number=data["last_number"],
     )

@@ -83,13 +83,23 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 def read_entry(descriptor: int, offset: int) -> Entry:
     """The entry at an offset of an open journal. Raises BadEntryError."""
-    line, step = b"", 16 * 1024
-    while not line.endswith(b"\n"):
-        block = os.pread(descriptor, step, offset + len(line))
+    blocks: list[bytes] = []
+    step = 16 * 1024
+    while not blocks or not blocks[-1].endswith(b"\n"):
+        block = os.pread(descriptor, step, offset)
         if not block:
             raise BadEntryError("the journal ends within an entry")
-        line, step = line + block.partition(b"\n")[0] + (b"\n" if b"\n" in block else b""), step * 2
-    return decode(line)
+        end = block.find(b"\n") + 1
+        blocks.append(block[:end] if end else block)
+        offset, step = offset + len(block), min(2 * step, 1 << 22)
+    return decode(_joined(blocks))
+
+
+def _joined(blocks: list[bytes]) -> bytes:
+    """The blocks as one; they are given up, so that a large entry is in memory once."""
+    line = b"".join(blocks)
+    blocks.clear()
+    return line
 
 
 def read_ends(path: Path) -> tuple[Entry, Entry]:
@@ -136,7 +146,7 @@ class Journal:
         made = [layout.head_path(journal_id)]
         create_file(made[0], Head(0, 0, _NO_MAC, False).encode(), 0o600)
         try:
-            create_file(path, line, 0o644)
+            create_file(path, line, 0o600)
             made.insert(0, path)
             journal = cls(layout, journal_id, path, key, Head(1, len(line), mac, False))
         except OSError:
@@ -247,5 +257,5 @@ def make_folders(root: Path, path: Path) -> None:
     if path == root or path.is_dir():
         return
     make_folders(root, path.parent)
-    path.mkdir(exist_ok=True)
+    path.mkdir(mode=0o700, exist_ok=True)
     sync_folder(path.parent)

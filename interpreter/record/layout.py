@@ -84,7 +84,7 @@ class Layout:
 
         Raises SettingsError when they can't be made.
         """
-        self._make("record_dir", self.record_dir, 0o755)
+        self._make("record_dir", self.record_dir, 0o700)
         self._make("state_dir", self.state_dir, 0o700)
         self._make("state_dir", self.state_dir / "heads", 0o700)
         key = self.load_key()
@@ -131,7 +131,7 @@ class Layout:
                 os.close(descriptor)
                 if error.errno not in _NO_DIRECTORY_LOCKS:
                     raise
-            descriptor = os.open(self.record_dir / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(self.record_dir / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             return descriptor if _flock(descriptor) else None
         except OSError as error:
             raise SettingsError(f"The folder of record_dir can't be locked: {error.strerror}.") from error

@@ -7,7 +7,8 @@ that rendering takes a bounded share of the time, however long the session grows
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
@@ -28,17 +29,20 @@ from .journal import DamagedError, Journal
 from .layout import Layout
 from .notebook import render_cell
 from .notebookfile import NotebookFile
-from .outcomes import RecordedRun, aborted_data, accepted_data, amended_data, ended_data
+from .outcomes import RecordedRun, aborted_data, accepted_data, amended_data, ended_data, rebuild
 from .stored import StoredSession, end_of, read_run, render
 from .verify import edited_path, find_difference, shown_entries
 
 _log = logging.getLogger(__name__)
 
-SMALL_BYTES = 1 << 20
+SMALL_BYTES = 256 * 1024
 """Notebooks up to this size are rendered after every run, before its answer."""
 
-RENDER_SHARE = 20
-"""A larger one is rendered when this many times the last rendering's duration have passed."""
+COPY_SHARE = 20
+"""Larger ones are rendered when this many times as long has passed as it takes to copy their old cells,
+which is the part of the work that grows with the session."""
+
+_MAX_WAIT = 0.02  # seconds of copying that the answer of a run may wait for
 
 _RETRY_DELAY = 1.0
 _MAX_KEPT_BYTES = 1 << 20
@@ -54,7 +58,8 @@ class LiveSession:
         self._notebook = NotebookFile(journal.path.with_suffix(".ipynb"))
         self._changed: set[int] = set()
         self._rendered = 0
-        self._render_cost = 0.0
+        self._copy_cost = 0.0
+        self._cell_cost = 0.0
         self._rendered_at = 0.0
 
     @classmethod
@@ -86,11 +91,15 @@ class LiveSession:
         except (KeyError, TypeError, ValueError) as error:
             raise DamagedError("the journal holds an entry that is not valid") from error
         live = cls(journal, found[0])
-        if cut:
-            _log.warning("a half-written entry of %d bytes was removed from a journal", cut)
-            entry, offset = journal.note_cut(cut, at)
-            live.index.apply(entry, offset)
-        live._set_aside_edited()
+        try:
+            if cut:
+                _log.warning("a half-written entry of %d bytes was removed from a journal", cut)
+                entry, offset = journal.note_cut(cut, at)
+                live.index.apply(entry, offset)
+            live._set_aside_edited()
+        except OSError:
+            journal.close()
+            raise
         return live
 
     @property
@@ -140,7 +149,8 @@ class LiveSession:
         except OSError:
             self.unwritten[-1] = (RUN_ENDED, _bounded(data))
             raise
-        self.render_if_due()
+        if self._copy_cost < _MAX_WAIT:
+            self.render_if_due()
 
     def abort_unended(self, at: datetime, notice: str) -> None:
         """Write that the runs without an end will never have a true one. Raises OSError."""
@@ -173,12 +183,18 @@ class LiveSession:
             del self.unwritten[0]
 
     def run(self, number: int) -> RecordedRun | None:
-        """A run, None when the session has no such one."""
-        return read_run(self.index, number, self.journal.read) if number in self.index.accepted else None
+        """A run, None when the session has no such one. ``recorded`` is false while its end is unwritten."""
+        if number not in self.index.accepted:
+            return None
+        for _, data in self.unwritten:
+            if data.get("run") == number:
+                recorded = rebuild(self.index.info, self.journal.read(self.index.accepted[number]).data, data)
+                return replace(recorded, run=replace(recorded.run, recorded=False))
+        return read_run(self.index, number, self.journal.read)
 
     def runs(self) -> list[RecordedRun]:
         """All runs in the order of their acceptance."""
-        return [read_run(self.index, number, self.journal.read) for number in self.index.order]
+        return [recorded for number in self.index.order if (recorded := self.run(number)) is not None]
 
     def notebook(self) -> bytes:
         """The notebook with all of the journal in it."""
@@ -191,7 +207,7 @@ class LiveSession:
         """Render if that is cheap or long enough ago; else the seconds until it is, None when all is shown."""
         if not self.is_behind:
             return None
-        wait = self._rendered_at + RENDER_SHARE * self._render_cost - time.monotonic()
+        wait = self._rendered_at + COPY_SHARE * self._copy_cost - time.monotonic()
         if self._notebook.size > SMALL_BYTES and wait > 0:
             return wait
         self.render_now(sync=False)
@@ -201,7 +217,7 @@ class LiveSession:
         """Bring the notebook up to date. A failure is logged: the journal is what counts."""
         if not self.is_behind:
             return
-        begin = time.monotonic()
+        begin, self._cell_cost = time.monotonic(), 0.0
         try:
             if self._notebook.size and not self._notebook.is_ours():
                 self._set_aside_edited()
@@ -214,7 +230,7 @@ class LiveSession:
         except OSError as error:
             _log.warning("a notebook could not be written: %s", error.strerror)
         self._rendered_at = time.monotonic()
-        self._render_cost = self._rendered_at - begin
+        self._copy_cost = self._rendered_at - begin - self._cell_cost
 
     def close(self) -> None:
         """Bring the notebook up to date and give the files back."""
@@ -238,10 +254,11 @@ class LiveSession:
         waiting = list(self.index.unended) if kind == SESSION_ENDED else list(self.index.unended)[:1]
         self._changed.update(self.index.position[number] for number in waiting)
 
-    def _cell(self, position: int) -> bytes:
-        return render_cell(
-            read_run(self.index, self.index.order[position], self.journal.read), self.index.info
-        )
+    def _cell(self, position: int) -> Iterator[bytes]:
+        begin = time.monotonic()
+        recorded = read_run(self.index, self.index.order[position], self.journal.read)
+        yield from render_cell(recorded, self.index.info)
+        self._cell_cost += time.monotonic() - begin
 
     def _set_aside_edited(self) -> None:
         """Keep a notebook that someone edited as evidence, instead of writing over it."""

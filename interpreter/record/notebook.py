@@ -10,7 +10,7 @@ times; "The Notebook file format" (nbformat.readthedocs.io).
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..models import JSON, SessionInfo, to_iso
@@ -34,19 +34,25 @@ _PYTHON = {
 }
 
 
-def render_cell(recorded: RecordedRun, info: SessionInfo) -> bytes:
-    """The line (no newline) of a run's cell."""
+def render_cell(recorded: RecordedRun, info: SessionInfo) -> Iterator[bytes]:
+    """The line (no newline) of a run's cell, in parts so that large outputs are not in memory twice."""
     run = recorded.run
     count = run.folded.execution_count
     cell = {
         "cell_type": "code",
-        "id": run.id,
         "execution_count": count if _is_count(count) else None,
+        "id": run.id,
         "metadata": {"execution": _execution(recorded), "interpreter": _about(recorded, info)},
-        "outputs": [_valid_output(output) for output in run.folded.outputs],
-        "source": run.code,
     }
-    return _dumps(cell)
+    yield _dumps(cell)[:-1]
+    yield b', "outputs": ['
+    for position, output in enumerate(run.folded.outputs):
+        if position:
+            yield b", "
+        yield _dumps(_valid_output(output))
+    yield b'], "source": '
+    yield _dumps(run.code)
+    yield b"}"
 
 
 def render_end(info: SessionInfo, *, ended_reason: str | None, entries: int, mac: bytes) -> bytes:

@@ -38,7 +38,13 @@ class NotebookFile:
         self._starts = array("Q")
 
     def write(
-        self, count: int, changed: Iterable[int], cell: Callable[[int], bytes], end: bytes, *, sync: bool
+        self,
+        count: int,
+        changed: Iterable[int],
+        cell: Callable[[int], Iterable[bytes]],
+        end: bytes,
+        *,
+        sync: bool,
     ) -> None:
         """Write ``count`` cells. ``cell(i)`` renders those in ``changed`` and those that are new.
 
@@ -60,7 +66,7 @@ class NotebookFile:
         self._starts, self._stamp = starts, stamp
 
     def _write_cells(
-        self, new: BinaryIO, count: int, changed: Iterable[int], cell: Callable[[int], bytes]
+        self, new: BinaryIO, count: int, changed: Iterable[int], cell: Callable[[int], Iterable[bytes]]
     ) -> "array[int]":
         known = max(0, len(self._starts) - 1)
         starts = array("Q")
@@ -95,12 +101,14 @@ class NotebookFile:
             begin += len(block)
 
 
-def _write_cell(new: BinaryIO, position: int, cell: Callable[[int], bytes], starts: "array[int]") -> None:
-    content = cell(position)
+def _write_cell(
+    new: BinaryIO, position: int, cell: Callable[[int], Iterable[bytes]], starts: "array[int]"
+) -> None:
     starts.append(new.tell())
     if position:
         new.write(SEPARATOR)
-    new.write(content)
+    for part in cell(position):
+        new.write(part)
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

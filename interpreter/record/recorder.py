@@ -54,12 +54,15 @@ class Recorder:
         Raises SettingsError when another service writes this record or its folders can't be made.
         """
         try:
-            self._sessions.key = await self._disk.call(self._layout.prepare)
-            self._lock_file = await self._disk.call(self._layout.lock)
+            self._sessions.key = await self._disk.touch(self._layout.prepare)
+            self._lock_file = await self._disk.touch(self._layout.lock)
+            found = await self._disk.read(recover, self._layout, self._sessions.key, self._clock())
+        except OSError as error:
+            await self.aclose()
+            raise SettingsError(f"The folder of record_dir can't be read: {error.strerror}.") from error
         except SettingsError:
-            self._disk.close()
+            await self.aclose()
             raise
-        found = await self._disk.call(recover, self._layout, self._sessions.key, self._clock())
         self._sessions.closed = found.records
         for session_id, live in found.live.items():
             self._sessions.open[session_id] = OpenSession(live)
@@ -180,13 +183,13 @@ class Recorder:
         """A run, None when it is unknown."""
         session_id, number = parse_run_id(run_id) or ("", 0)
         async with self._sessions.reading(session_id) as session:
-            recorded = await self._disk.call(session.run, number) if session else None
+            recorded = await self._disk.read(session.run, number) if session else None
             return recorded.run if recorded else None
 
     async def list_runs(self, session_id: str) -> list[Run]:
         """The runs of a session in order; none when it is unknown."""
         async with self._sessions.reading(session_id) as session:
-            return [recorded.run for recorded in await self._disk.call(session.runs)] if session else []
+            return [recorded.run for recorded in await self._disk.read(session.runs)] if session else []
 
     async def find_idempotency_key(self, session_id: str, key: str) -> tuple[str, str | None] | None:
         """Id and request hash of the run that was accepted with a key, None when none was."""
@@ -198,16 +201,16 @@ class Recorder:
         """The ``.ipynb`` as the journal tells it now, None when the session is unknown."""
         async with self._sessions.reading(session_id) as session:
             if isinstance(session, LiveSession):
-                return await self._disk.call(session.notebook)
-            return await self._disk.call(_join, session) if session else None
+                return await self._disk.read(session.notebook)
+            return await self._disk.read(_join, session) if session else None
 
     async def verify(self, session_id: str) -> Verification | None:
         """Check a session's record; None when nothing of it is known."""
         opened = self._sessions.open.get(session_id)
         if opened is None:
-            return await self._disk.call(self._verify, session_id, False)
+            return await self._disk.read(self._verify, session_id, False)
         async with opened.lock:
-            return await self._disk.call(self._verify, session_id, opened.live.is_behind)
+            return await self._disk.read(self._verify, session_id, opened.live.is_behind)
 
     def _verify(self, session_id: str, pending: bool) -> Verification | None:
         path = self._layout.find_journal(session_id)
@@ -217,12 +220,12 @@ class Recorder:
 
     async def search(self, text: str, *, limit: int | None = None) -> list[str]:
         """Ids of the sessions whose code or outputs hold ``text`` (case does not matter), newest first."""
-        return await self._disk.call(partial(search_sessions, limit=limit), await self.list_sessions(), text)
+        return await self._disk.read(partial(search_sessions, limit=limit), await self.list_sessions(), text)
 
     async def export(self, target: Path, session_ids: Container[str] | None = None) -> int:
         """Write the sessions (all by default) as a new zip file; returns their number. Raises OSError."""
         wanted = [r for r in await self.list_sessions() if session_ids is None or r.info.id in session_ids]
-        return await self._disk.call(export_sessions, self._layout, wanted, target)
+        return await self._disk.read(export_sessions, self._layout, wanted, target)
 
     async def prune(self, before: datetime) -> list[str]:
         """Remove the sessions that ended before a time; returns their ids. Raises RecordUnavailableError."""

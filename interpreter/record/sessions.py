@@ -86,7 +86,7 @@ class Sessions:
         stored = self._stored.get(session_id)
         if stored is None:
             try:
-                stored = await self._disk.call(StoredSession.load, record.path)
+                stored = await self._disk.read(StoredSession.load, record.path)
             except (OSError, BadEntryError):
                 return None
         self._remember(session_id, stored)
@@ -111,7 +111,7 @@ class Sessions:
             if record.ended_reason == DAMAGED or self._closing:
                 return None
             try:
-                live = await self._disk.call(
+                live = await self._disk.touch(
                     LiveSession.load, self._layout, self.key, record.path, self._clock()
                 )
             except OSError as error:
@@ -128,7 +128,7 @@ class Sessions:
         self.closed[session_id] = opened.live.record
         self._remember(session_id, opened.live.stored())
         self.open.pop(session_id, None)
-        await self._disk.call(_finish, opened.live, self._clock())
+        await self._disk.touch(_finish, opened.live, self._clock())
 
     async def flush_amendments(self, opened: OpenSession) -> None:
         """Write the amendments that wait. The caller holds the lock. What can't be written is dropped."""
@@ -188,7 +188,7 @@ class Sessions:
                 return
             if opened.amendments and not self.amendment_wait(opened):
                 await self.flush_amendments(opened)
-            wait = await self._disk.call(opened.live.render_if_due) if opened.live.is_behind else None
+            wait = await self._disk.touch(opened.live.render_if_due) if opened.live.is_behind else None
             waits = [wait] if wait is not None else []
             if opened.amendments:
                 waits.append(self.amendment_wait(opened))

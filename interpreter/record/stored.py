@@ -35,7 +35,8 @@ def render(index: SessionIndex, read: Read) -> Iterator[tuple[int | None, bytes]
     for position, number in enumerate(index.order):
         if position:
             yield None, SEPARATOR
-        yield number, render_cell(read_run(index, number, read), index.info)
+        for part in render_cell(read_run(index, number, read), index.info):
+            yield number, part
     yield None, end_of(index)
 
 

@@ -19,6 +19,8 @@ class Stop:
     sentence: str
     gentle: bool = True
     """Whether the code is interrupted and may clean up; otherwise its kernel goes anyway."""
+    restarts: bool = False
+    """Whether the kernel is restarted, so that the run's session loses its state."""
 
 
 class ActiveRun:

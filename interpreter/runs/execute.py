@@ -15,6 +15,10 @@ INTERRUPT_TIMEOUT = 2.0  # seconds for the gateway to take an interrupt
 INTERRUPT_INTERVAL = 1.0  # seconds between two interrupts; faster ones garble the traceback
 WAKE_DELAY = 0.1  # seconds after which an interrupted `await` needs a message to notice
 
+SOCKET_LOST = "The connection to the kernel was lost for a while; some output may be missing."
+NEVER_BEGAN = "The connection to the kernel was lost before it took the code; the code may not have run."
+HALF_AN_END = "The kernel did not tell the end of the run as it should; some output may be missing."
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -25,30 +29,72 @@ class Outcome:
     death: KernelDeath | None = None
     kernel_is_stuck: bool = False
     """The code would not stop: only a restart of the kernel ends it."""
+    state_lost: bool = False
+    """The kernel's state is gone, or will be at once."""
+
+    @property
+    def lost(self) -> bool:
+        return self.state_lost or self.kernel_is_stuck or self.death is not None
+
+
+def stopped(stop: Stop) -> Outcome:
+    """The outcome of a run that was stopped before it began."""
+    return Outcome(stop.status, (stop.sentence,))
+
+
+class _Attempt:
+    """The sending of a run's code, and the wait for its end."""
+
+    def __init__(self, active: ActiveRun, kernel: Kernel) -> None:
+        self.execution: Execution | None = None
+        self._active = active
+        self._kernel = kernel
+        self.task = asyncio.create_task(self._run(), name=f"execution {active.run.id}")
+
+    async def _run(self) -> Execution:
+        while self.execution is None:
+            await self._kernel.connected()
+            # A socket that is lost just now refuses, and the wait begins anew.
+            with contextlib.suppress(UnavailableError):
+                self.execution = self._kernel.execute(self._active.run.code, self._active.receive)
+        await self.execution.wait()
+        return self.execution
+
+    async def aclose(self) -> None:
+        self.task.cancel()
+        await asyncio.wait({self.task})
 
 
 async def execute(active: ActiveRun, kernel: Kernel, *, timeout: float, grace: float) -> Outcome:
     """Run the code to its end, at most ``timeout`` plus ``grace`` seconds."""
-    try:
-        execution = kernel.execute(active.run.code, active.receive)
-    except UnavailableError as error:
-        return Outcome(RunStatus.ABORTED, (error.message,))
-    done = asyncio.create_task(execution.wait(), name=f"execution {active.run.id}")
+    if active.stop.done():
+        return stopped(active.stop.result())
+    attempt = _Attempt(active, kernel)
+    done = attempt.task
     try:
         waited: set[asyncio.Future[Any]] = {done, active.stop}
         await asyncio.wait(waited, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         if done.done():
-            return _ended(active, execution, done)
+            return _ended(active, attempt)
         stop = active.stop.result() if active.stop.done() else _timeout_stop(timeout)
-        if stop.gentle and not await _interrupt(kernel, done, grace):
-            return Outcome(stop.status, (stop.sentence,), kernel_is_stuck=True)
-        if done.done() and isinstance(failure := done.exception(), KernelDiedError):
-            return _died(failure.death)
-        return Outcome(stop.status, (stop.sentence,))
+        return await _stop(kernel, attempt, stop, grace)
     finally:
-        done.cancel()
-        with contextlib.suppress(asyncio.CancelledError, KernelDiedError):
-            await done
+        await attempt.aclose()
+
+
+async def _stop(kernel: Kernel, attempt: _Attempt, stop: Stop, grace: float) -> Outcome:
+    if attempt.execution is None:
+        return stopped(stop)
+    if not stop.gentle:
+        kernel.abandon(attempt.execution)
+        return Outcome(stop.status, (stop.sentence,), state_lost=stop.restarts)
+    if not await _interrupt(kernel, attempt.task, grace):
+        kernel.abandon(attempt.execution)
+        return Outcome(stop.status, (stop.sentence,), kernel_is_stuck=True)
+    error = attempt.task.exception()
+    if isinstance(error, KernelDiedError):
+        return Outcome(stop.status, (stop.sentence, error.death.sentence), death=error.death)
+    return Outcome(stop.status, (stop.sentence,))
 
 
 def _timeout_stop(timeout: float) -> Stop:
@@ -56,20 +102,24 @@ def _timeout_stop(timeout: float) -> Stop:
     return Stop(RunStatus.TIMEOUT, sentence)
 
 
-def _ended(active: ActiveRun, execution: Execution, done: "asyncio.Task[None]") -> Outcome:
-    error = done.exception()
+def _ended(active: ActiveRun, attempt: _Attempt) -> Outcome:
+    error = attempt.task.exception()
     if isinstance(error, KernelDiedError):
         return _died(error.death)
     if error is not None:
         raise error
     if active.folder.ask_exit:
         return _died(KernelDeath("The kernel ended because the code called exit() or quit()."))
-    notices = (
-        ("The connection to the kernel was lost for a while; some output may be missing.",)
-        if execution.incomplete
-        else ()
-    )
-    return Outcome(_status_of(execution.reply), notices)
+    execution = attempt.task.result()
+    return Outcome(_status_of(execution.reply), _notices(execution))
+
+
+def _notices(execution: Execution) -> tuple[str, ...]:
+    if not execution.incomplete:
+        return ()
+    if not execution.reconnected:
+        return (HALF_AN_END,)
+    return (SOCKET_LOST,) if execution.begun else (NEVER_BEGAN,)
 
 
 def _status_of(reply: Mapping[str, Any] | None) -> RunStatus:
@@ -80,10 +130,10 @@ def _status_of(reply: Mapping[str, Any] | None) -> RunStatus:
 
 
 def _died(death: KernelDeath) -> Outcome:
-    return Outcome(RunStatus.KERNEL_DIED, death=death)
+    return Outcome(RunStatus.KERNEL_DIED, (death.sentence,), death=death)
 
 
-async def _interrupt(kernel: Kernel, done: "asyncio.Task[None]", grace: float) -> bool:
+async def _interrupt(kernel: Kernel, done: "asyncio.Task[Execution]", grace: float) -> bool:
     """Interrupt until the code ends; whether it did within ``grace`` seconds.
 
     One interrupt is not always enough: code may swallow it, and a top-level ``await`` sleeps on until

@@ -1,62 +1,52 @@
 """Accepts runs, queues them per session, executes them one at a time and records each."""
 
 import asyncio
-import logging
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from interpreter.errors import (
-    InterpreterError,
     NotFoundError,
     RateLimitedError,
+    SessionGoneError,
     UnavailableError,
 )
 from interpreter.events import RunEvent, replay_events
-from interpreter.kernels.kernel import Kernel
-from interpreter.models import (
-    JSON,
-    Principal,
-    Run,
-    RunError,
-    RunRequest,
-    RunStatus,
-    run_id_of,
-)
-from interpreter.outputs import Displays, OutputLimits
+from interpreter.kernels.background import Background
+from interpreter.models import Principal, Run, RunRequest, RunStatus, run_id_of
+from interpreter.outputs import OutputLimits
 from interpreter.record import Recorder
 from interpreter.runs.active import ActiveRun, RecordedRun, Stop
-from interpreter.runs.execute import Outcome, execute
-from interpreter.runs.keys import IdempotencyKeys, KnownKey, digest_of
+from interpreter.runs.amendments import Amendments
+from interpreter.runs.execute import stopped
+from interpreter.runs.executor import Executor
+from interpreter.runs.keys import (
+    AcceptedRun,
+    IdempotencyKeys,
+    KnownKey,
+    digest_of,
+    find_one_off,
+    find_recorded,
+)
+from interpreter.runs.lanes import Lane
+from interpreter.runs.replay import Replayed
 from interpreter.sessions import Session, SessionManager
 from interpreter.settings import Settings
-from interpreter.workspace import Workspaces, changes
-
-log = logging.getLogger(__name__)
+from interpreter.workspace import Workspaces
 
 KEPT_RUNS = 256  # finished runs whose events can still be followed one by one
-MAX_LATE_DELAY = 60.0  # seconds between two recordings of a run's late output, at the most
+KEPT_BYTES = 16 * 1024**2  # of the outputs in their events
 
-STATE_LOST = "The kernel was restarted: earlier variables and imports are gone."
-
-
-class _Lane:
-    """The runs of one session: one executes, the others wait in order."""
-
-    def __init__(self) -> None:
-        self.queue: deque[ActiveRun] = deque()
-        self.current: ActiveRun | None = None
-        self.worker: asyncio.Task[None] | None = None
-        self.displays = Displays()
-
-    def all(self) -> list[ActiveRun]:
-        return [*([self.current] if self.current else []), *self.queue]
+_ENDS = {
+    "deleted": Stop(RunStatus.CANCELLED, "The session was deleted.", gentle=False),
+    "shutdown": Stop(RunStatus.ABORTED, "The service was stopped.", gentle=False),
+}
+_OTHER_END = Stop(RunStatus.CANCELLED, "The session ended.", gentle=False)
 
 
 class RunManager:
-    """All runs of the service."""
+    """All runs of the service. ``clock`` gives aware UTC datetimes."""
 
     def __init__(
         self,
@@ -71,42 +61,50 @@ class RunManager:
         self._settings = settings
         self._sessions = sessions
         self._recorder = recorder
-        self._workspaces = workspaces
         self._clock = clock
-        self._observe = observe
         self._limits = OutputLimits(
             max_output_bytes=settings.max_output_bytes,
             max_mime_bytes=settings.max_mime_bytes,
             max_display_bytes=settings.max_display_bytes,
             max_outputs=settings.max_outputs,
         )
-        self._lanes: dict[str, _Lane] = {}
+        self._lanes: dict[str, Lane] = {}
         self._runs: OrderedDict[str, ActiveRun] = OrderedDict()
         self._keys = IdempotencyKeys()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._background = Background()
+        self._amendments = Amendments(recorder, self._background, find=self._runs.get)
+        self._executor = Executor(
+            settings,
+            sessions.kernels,
+            recorder,
+            workspaces,
+            amendments=self._amendments,
+            background=self._background,
+            clock=clock,
+            observe=observe,
+        )
         self._closing = False
         sessions.add_end_hook(self._session_ends)
 
-    async def submit(
-        self, principal: Principal, session: Session, request: RunRequest
-    ) -> ActiveRun | RecordedRun:
+    async def submit(self, principal: Principal, session: Session, request: RunRequest) -> AcceptedRun:
         """Accept a run: when this returns it is in the record and in its session's queue.
 
         Raises RateLimitedError (queue full), ConflictError (idempotency key of other code),
-        RecordUnavailableError, UnavailableError.
+        RecordUnavailableError, UnavailableError, SessionGoneError.
         """
-        if self._closing or session.ended:
-            raise UnavailableError("The session or the service is ending.", retry_after=1)
+        self._refuse_if_closing()
         digest = digest_of(session.id, request)
-        return await self._once(principal, request, digest, self._submit(session, request, digest))
+        return await self._once(principal, request, digest, lambda: self._submit(session, request, digest))
 
     async def submit_one_off(
         self, principal: Principal, request: RunRequest, *, kernel_name: str | None = None
-    ) -> ActiveRun | RecordedRun:
+    ) -> AcceptedRun:
         """Accept a run in a session of its own, which ends with it. Raises as `submit` and `create`."""
+        self._refuse_if_closing()
         digest = digest_of(kernel_name or "", request)
-        work = self._submit_one_off(principal, request, kernel_name, digest)
-        return await self._once(principal, request, digest, work)
+        return await self._once(
+            principal, request, digest, lambda: self._submit_one_off(principal, request, kernel_name, digest)
+        )
 
     async def get(self, principal: Principal, run_id: str) -> Run:
         """A run, live or from the record. Raises NotFoundError."""
@@ -139,9 +137,9 @@ class RunManager:
             return run
         active.request_stop(Stop(RunStatus.CANCELLED, reason))
         lane = self._lanes.get(active.run.session_id)
-        if lane is not None and active in lane.queue:
-            lane.queue.remove(active)
-            await self._finish(self._sessions.get(principal, active.run.session_id), active, _stopped(active))
+        if lane is not None and lane.take_out(active):
+            outcome = stopped(active.stop.result())
+            lane.keep(self._background.spawn(self._executor.finish(lane, active, outcome)))
         return await active.wait()
 
     def interrupt(self, principal: Principal, session_id: str) -> None:
@@ -154,21 +152,26 @@ class RunManager:
     async def restart(self, principal: Principal, session_id: str) -> Session:
         """Give the session a clean kernel; runs that execute or wait end. Raises as `get`, GatewayError."""
         session = self._sessions.get(principal, session_id)
-        await self._stop_all(
-            session, Stop(RunStatus.INTERRUPTED, "The kernel was restarted on request.", False)
-        )
-        await self._sessions.restart_kernel(session, "restarted on request")
-        session.fresh_kernel_reason = None
+        lane = self._lane(session)
+        await asyncio.shield(lane.keep(self._background.spawn(self._executor.restart(lane))))
         return session
+
+    async def replay(self, principal: Principal, session_id: str) -> Replayed:
+        """Give the session a clean kernel and execute the code of its successful runs on it again.
+
+        That is not recorded as new runs; outputs are discarded. It stops at the first run that does
+        not succeed this time. Runs that execute or wait end first; those that come meanwhile wait.
+        The next run is told what was replayed. Raises as `restart`.
+        """
+        lane = self._lane(self._sessions.get(principal, session_id))
+        replaying = self._background.spawn(self._executor.replay(lane, self._limits))
+        return await asyncio.shield(lane.keep(replaying))
 
     async def aclose(self) -> None:
         """Wait for what is still being written. Sessions are closed before."""
         self._closing = True
-        for active in self._runs.values():
-            if active.late_timer is not None:
-                active.late_timer.cancel()
-                self._record_late(active)
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._amendments.flush()
+        await self._background.settle()
 
     def stop_accepting(self) -> None:
         """Refuse new runs from now on."""
@@ -176,37 +179,48 @@ class RunManager:
 
     # Accepting
 
+    def _refuse_if_closing(self) -> None:
+        if self._closing:
+            raise UnavailableError(
+                "The service is shutting down.", retry_after=self._settings.shutdown_timeout
+            )
+
     async def _once(
-        self, principal: Principal, request: RunRequest, digest: str, work: Coroutine[Any, Any, ActiveRun]
-    ) -> ActiveRun | RecordedRun:
-        """Do the work, or find the run that the same idempotency key started before."""
+        self,
+        principal: Principal,
+        request: RunRequest,
+        digest: str,
+        accept: Callable[[], Coroutine[Any, Any, AcceptedRun]],
+    ) -> AcceptedRun:
+        """Accept the run, or find the one that the same idempotency key started before."""
         key = (principal.token_id, request.idempotency_key or "")
         if request.idempotency_key and (known := self._keys.find(key, digest)) is not None:
-            work.close()
             return await self._run_of_key(known)
-        task = self._spawn(work)
+        task = self._background.spawn(accept())
         if request.idempotency_key:
             self._keys.add(key, digest, task)
         try:
-            active: ActiveRun = await asyncio.shield(task)
+            return await asyncio.shield(task)
         except asyncio.CancelledError:
             if not request.background:
                 task.add_done_callback(_stop_abandoned)
             raise
-        return active
 
-    async def _run_of_key(self, known: KnownKey) -> ActiveRun | RecordedRun:
+    async def _run_of_key(self, known: KnownKey) -> AcceptedRun:
         if known.task is not None:
             return await asyncio.shield(known.task)
-        active = self._runs.get(known.run_id)
+        return await self._accepted(known.run_id)
+
+    async def _accepted(self, run_id: str) -> AcceptedRun:
+        active = self._runs.get(run_id)
         if active is not None:
             return active
-        run = await self._recorder.get_run(known.run_id)
+        run = await self._recorder.get_run(run_id)
         if run is None:
             raise NotFoundError("The run of this Idempotency-Key is not in the record any more.")
         return RecordedRun(run)
 
-    async def _submit(self, session: Session, request: RunRequest, digest: str) -> ActiveRun:
+    async def _submit(self, session: Session, request: RunRequest, digest: str) -> AcceptedRun:
         if session.active_runs > self._settings.max_queued_runs:
             raise RateLimitedError(
                 "The session's queue is full: "
@@ -214,28 +228,49 @@ class RunManager:
                 code="queue_full",
                 retry_after=1,
             )
-        active = self._new_run(session, request)
-        await self._accept(session, active, request, digest)
-        return active
+        session.active_runs += 1
+        accepted: AcceptedRun | None = None
+        try:
+            lane = self._lane(session)
+            async with lane.accepting:
+                _refuse_if_ended(session)
+                accepted = await self._accept(lane, request, digest)
+        finally:
+            if not isinstance(accepted, ActiveRun):
+                session.active_runs -= 1
+        if isinstance(accepted, ActiveRun):
+            self._enqueue(lane, accepted)
+        return accepted
 
     async def _submit_one_off(
         self, principal: Principal, request: RunRequest, kernel_name: str | None, digest: str
-    ) -> ActiveRun:
-        session = await self._sessions.create(principal, kernel_name=kernel_name, one_off=True)
+    ) -> AcceptedRun:
+        session_id = None
+        if request.idempotency_key:
+            run_id, session_id = await find_one_off(
+                self._recorder, principal.token_id, request.idempotency_key, digest
+            )
+            if run_id is not None:
+                return await self._accepted(run_id)
+        session = await self._sessions.create(
+            principal, kernel_name=kernel_name, one_off=True, session_id=session_id
+        )
         try:
             active = await self._submit(session, request, digest)
         except BaseException:
             await self._sessions.end(session, "finished")
             raise
-        self._spawn(self._end_after(session, active))
+        self._background.spawn(self._end_after(session, active))
         return active
 
-    def _new_run(self, session: Session, request: RunRequest) -> ActiveRun:
-        session.run_count += 1
-        session.active_runs += 1
+    async def _accept(self, lane: Lane, request: RunRequest, digest: str) -> AcceptedRun:
+        """Put the run on record, unless its key is there already. The caller holds ``lane.accepting``."""
+        session, key = lane.session, request.idempotency_key
+        if key and (run_id := await find_recorded(self._recorder, session.id, key, digest)):
+            return await self._accepted(run_id)
         session.last_activity_at = now = self._clock()
         run = Run(
-            id=run_id_of(session.id, session.run_count),
+            id=run_id_of(session.id, session.run_count + 1),
             session_id=session.id,
             owner_id=session.info.owner_id,
             status=RunStatus.QUEUED,
@@ -244,196 +279,62 @@ class RunManager:
             timeout=request.timeout or session.info.timeout,
             tool_call_id=request.tool_call_id,
         )
-        lane = self._lanes.setdefault(session.id, _Lane())
-        active = ActiveRun(run, self._limits, lane.displays, on_amend=self._amend_earlier, on_late=self._late)
-        self._runs[run.id] = active
-        self._forget_old_runs()
+        amendments = self._amendments
+        active = ActiveRun(
+            run, self._limits, lane.displays, on_amend=amendments.update_display, on_late=amendments.late
+        )
+        await self._recorder.accept_run(run, idempotency_key=key, request_hash=digest)
+        session.run_count += 1
         return active
 
-    async def _accept(self, session: Session, active: ActiveRun, request: RunRequest, digest: str) -> None:
-        try:
-            await self._recorder.accept_run(
-                active.run, idempotency_key=request.idempotency_key, request_hash=digest
-            )
-        except BaseException:
-            session.active_runs -= 1
-            self._runs.pop(active.run.id, None)
-            raise
-        lane = self._lanes.setdefault(session.id, _Lane())
+    def _enqueue(self, lane: Lane, active: ActiveRun) -> None:
+        self._runs[active.run.id] = active
+        self._forget_old_runs()
+        if lane.stop is not None:
+            active.request_stop(lane.stop)
         lane.queue.append(active)
-        if lane.worker is None or lane.worker.done():
-            lane.worker = self._spawn(self._work(session, lane))
+        lane.keep(self._background.spawn(self._executor.work(lane)))
+
+    def _lane(self, session: Session) -> Lane:
+        """The session's lane. Raises SessionGoneError, UnavailableError when it has ended."""
+        _refuse_if_ended(session)
+        return self._lanes.setdefault(session.id, Lane(session))
 
     def _forget_old_runs(self) -> None:
         """Keep the newest finished runs; the record has the others."""
-        for run_id in list(self._runs)[: max(0, len(self._runs) - KEPT_RUNS)]:
-            active = self._runs[run_id]
+        left, size = len(self._runs), sum(active.log.size for active in self._runs.values())
+        for run_id, active in list(self._runs.items()):
+            if left <= KEPT_RUNS and size <= KEPT_BYTES:
+                return
             if active.finished and active.late_timer is None:
                 del self._runs[run_id]
-
-    # Executing
-
-    async def _work(self, session: Session, lane: _Lane) -> None:
-        while lane.queue:
-            lane.current = active = lane.queue.popleft()
-            try:
-                await self._run_one(session, lane, active)
-            finally:
-                lane.current = None
-                if not active.finished:  # a bug of ours must not leave a run without an end
-                    await self._finish(session, active, Outcome(RunStatus.ABORTED, ("The service failed.",)))
-
-    async def _run_one(self, session: Session, lane: _Lane, active: ActiveRun) -> None:
-        if active.stop.done():
-            await self._finish(session, active, _stopped(active))
-            return
-        try:
-            kernel = await self._kernel_for(session, active)
-        except InterpreterError as error:
-            active.update(
-                folded=replace(active.run.folded, error=RunError("KernelStartError", error.message))
-            )
-            await self._finish(session, active, Outcome(RunStatus.KERNEL_DIED, (error.message,)))
-            return
-        if kernel is None:
-            await self._finish(session, active, _stopped(active))
-            return
-        before = await asyncio.to_thread(self._workspaces.snapshot, session.id)
-        fresh, session.fresh_kernel_reason = session.fresh_kernel_reason, None
-        if fresh:
-            lane.displays.clear()
-            active.update(kernel_restarted=True, notices=(fresh,))
-        active.update(status=RunStatus.RUNNING, started_at=self._clock())
-        active.started()
-        outcome = await execute(
-            active, kernel, timeout=active.run.timeout, grace=self._settings.interrupt_grace
-        )
-        after = await asyncio.to_thread(self._workspaces.snapshot, session.id)
-        active.update(files=changes(session.id, before, after))
-        await self._finish(session, active, outcome)
-        self._look_after_kernel(session, outcome)
-
-    async def _kernel_for(self, session: Session, active: ActiveRun) -> Kernel | None:
-        """The session's kernel, or None when the run was stopped while it started."""
-        if session.kernel is not None and not session.kernel.dead and not session.starting:
-            return session.kernel
-        starting = self._spawn(self._sessions.ensure_kernel(session))
-        await asyncio.wait({starting, active.stop}, return_when=asyncio.FIRST_COMPLETED)
-        if active.stop.done() and not starting.done():
-            return None
-        kernel: Kernel = starting.result()
-        return kernel
-
-    def _look_after_kernel(self, session: Session, outcome: Outcome) -> None:
-        """Have a good kernel ready for the next run, when this one spoiled it."""
-        if session.ended or self._closing:
-            return
-        if outcome.kernel_is_stuck:
-            self._spawn(self._sessions.restart_kernel(session, outcome.notices[0]))
-            session.fresh_kernel_reason = STATE_LOST
-        elif outcome.death is not None:
-            if session.kernel is not None:
-                self._sessions.discard_kernel(session, f"{outcome.death.sentence} {STATE_LOST}")
-            self._sessions.prepare_kernel(session)
-
-    async def _finish(self, session: Session, active: ActiveRun, outcome: Outcome) -> None:
-        """Fold, record, tell. In this order: who is told has it in the record."""
-        active.folder.close()
-        now, run = self._clock(), active.run
-        started = run.started_at
-        folded = active.folder.folded() if started else run.folded
-        notices = run.notices + outcome.notices
-        lost = outcome.kernel_is_stuck or outcome.death is not None
-        if outcome.death is not None:
-            sentence = outcome.death.sentence
-            folded = replace(folded, error=folded.error or RunError("KernelDied", sentence))
-            notices += (sentence,)
-        run = replace(
-            run,
-            status=outcome.status,
-            ended_at=now,
-            duration_ms=round((now - started).total_seconds() * 1000) if started else 0,
-            folded=folded,
-            kernel_restarted=run.kernel_restarted or lost,
-            notices=(*notices, STATE_LOST) if lost else notices,
-        )
-        recorded = await self._recorder.finish_run(run)
-        run = replace(run, recorded=recorded)
-        session.active_runs -= 1
-        session.last_activity_at = self._clock()
-        active.complete(run)
-        self._observe(run)
-        if active.folder.late_indexes:
-            self._late(active)
-
-    # Afterwards
-
-    def _late(self, active: ActiveRun) -> None:
-        """Record late output soon, and less and less often when it goes on."""
-        if active.late_timer is None and not self._closing:
-            loop = asyncio.get_running_loop()
-            active.late_timer = loop.call_later(active.late_delay, self._record_late, active)
-            active.late_delay = min(active.late_delay * 2, MAX_LATE_DELAY)
-
-    def _record_late(self, active: ActiveRun) -> None:
-        run = active.snapshot()
-        active.late_timer = None
-        if run != active.run:
-            active.run = run
-            late = active.folder.late_indexes
-            self._spawn(self._recorder.amend_run(run, late=late, reason="output after the end"))
-
-    def _amend_earlier(self, run_id: str, index: int, data: JSON, metadata: JSON) -> None:
-        """An update of a display that an earlier run made."""
-        active = self._runs.get(run_id)
-        if active is not None and active.finished:
-            active.folder.amend(index, data, metadata)
-            self._late(active)
-
-    async def _end_after(self, session: Session, active: ActiveRun) -> None:
-        await active.wait()
-        await self._sessions.end(session, "finished")
+                left, size = left - 1, size - active.log.size
 
     # Ending
 
+    async def _end_after(self, session: Session, active: AcceptedRun) -> None:
+        await active.wait()
+        await self._sessions.end(session, "finished")
+
     async def _session_ends(self, session: Session, reason: str) -> None:
-        stops = {
-            "deleted": Stop(RunStatus.CANCELLED, "The session was deleted.", False),
-            "shutdown": Stop(RunStatus.ABORTED, "The service was stopped.", False),
-        }
-        await self._stop_all(
-            session, stops.get(reason, Stop(RunStatus.CANCELLED, "The session ended.", False))
-        )
-        self._lanes.pop(session.id, None)
-
-    async def _stop_all(self, session: Session, stop: Stop) -> None:
         lane = self._lanes.get(session.id)
-        if lane is None:
-            return
-        for active in lane.all():
-            active.request_stop(stop)
-        if lane.worker is not None:
-            await asyncio.shield(asyncio.gather(lane.worker, return_exceptions=True))
-
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._forget)
-        return task
-
-    def _forget(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) and not isinstance(error, InterpreterError):
-            log.error("Background work of a run failed.", exc_info=error)
+        if lane is not None:
+            await lane.end(_ENDS.get(reason, _OTHER_END))
+            self._lanes.pop(session.id, None)
 
 
-def _stop_abandoned(task: asyncio.Task[ActiveRun]) -> None:
+def _refuse_if_ended(session: Session) -> None:
+    if session.ended is not None:
+        raise SessionGoneError(
+            f"The session has ended ({session.ended}); make a new one. Its record can still be read.",
+            code="session_deleted" if session.ended == "deleted" else "session_expired",
+        )
+    if session.closed:
+        raise UnavailableError("The service is shutting down.", retry_after=1)
+
+
+def _stop_abandoned(task: "asyncio.Task[AcceptedRun]") -> None:
     """End a run whose client went away before it was told that the run is accepted."""
-    if not task.cancelled() and task.exception() is None:
-        task.result().request_stop(Stop(RunStatus.CANCELLED, "The client went away before the run began."))
-
-
-def _stopped(active: ActiveRun) -> Outcome:
-    """The outcome of a run that was stopped before it began."""
-    stop = active.stop.result()
-    return Outcome(stop.status, (stop.sentence,))
+    accepted = None if task.cancelled() or task.exception() else task.result()
+    if isinstance(accepted, ActiveRun):
+        accepted.request_stop(Stop(RunStatus.CANCELLED, "The client went away before the run began."))

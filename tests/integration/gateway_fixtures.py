@@ -97,6 +97,24 @@ class Channels:
             if m["header"]["msg_type"] == "stream" and m["content"]["name"] == "stdout"
         )
 
+    async def begin(self, code: str) -> str:
+        """Starts code that does not end; returns when it runs.
+
+        A C loop keeps the kernel's output thread from running, so the cell first waits for it.
+        """
+        first = (
+            "import threading\n"
+            "print('begun', flush=True)\n"
+            "sent = threading.Event()\n"
+            "get_ipython().kernel.iopub_thread.schedule(sent.set)\n"
+            "sent.wait()\n"
+        )
+        msg_id = self.send("execute_request", {"code": first + code})
+        while (item := await self.read()) is not None:
+            if item[1]["header"]["msg_type"] == "stream":
+                return msg_id
+        raise AssertionError("the websocket was closed")
+
     async def drain(self) -> None:
         """Reads until the websocket is closed."""
         while await self.read() is not None:
@@ -162,11 +180,16 @@ async def embedded_gateway(
         workspace_root=folder / "workspaces",
         on_exit=on_exit,
     )
-    await gateway.start()
     try:
+        await gateway.start()
         yield gateway, GatewayClient(gateway.url, gateway.token, folder / "workspaces")
     finally:
         await gateway.aclose()
+
+
+def kernelspecs_folder() -> str:
+    """``share/jupyter`` of the kernels' environment."""
+    return str(Path(__file__).parents[2] / ".venv-kernel" / "share" / "jupyter")
 
 
 @contextlib.asynccontextmanager

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from jupyter_client.manager import KernelManager
 
 PROJECT = Path(__file__).parents[2]
 IS_ROOT = os.geteuid() == 0
+USER = 65534  # nobody
 
 
 def kernel_python() -> str:
@@ -25,12 +27,18 @@ def kernel_python() -> str:
     return str(own) if own.exists() else sys.executable
 
 
+def kernel_argv() -> list[str]:
+    quiet = "--HistoryManager.hist_file=:memory:"  # a full workspace also stops IPython's history file
+    return [kernel_python(), "-m", "ipykernel_launcher", "-f", "{connection_file}", quiet]
+
+
 def write_kernelspec(folder: Path, config: dict[str, Any], argv: list[str] | None = None) -> None:
+    provisioner = {"provisioner_name": "bubblewrap-provisioner", "config": config}
     spec = {
-        "argv": argv or [kernel_python(), "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+        "argv": argv or kernel_argv(),
         "display_name": "Boxed",
         "language": "python",
-        "metadata": {"kernel_provisioner": {"provisioner_name": "bubblewrap-provisioner", "config": config}},
+        "metadata": {"kernel_provisioner": provisioner},
     }
     (folder / "boxed").mkdir(parents=True, exist_ok=True)
     (folder / "boxed/kernel.json").write_text(json.dumps(spec))
@@ -76,13 +84,15 @@ class Boxed:
                 texts.append(f"{content['ename']}: {content['evalue']}")
 
         assert self.client is not None
-        self.client.execute_interactive(code, output_hook=keep, timeout=timeout, allow_stdin=False)
+        self.client.execute_interactive(
+            code, output_hook=keep, timeout=timeout, allow_stdin=False, stop_on_error=False
+        )
         return "".join(texts)
 
     def start_run(self, code: str) -> str:
         """Run code without waiting for its end; the request's id."""
         assert self.client is not None
-        return str(self.client.execute(code))
+        return str(self.client.execute(code, stop_on_error=False))
 
     def wait_for_reply(self, request: str, timeout: float = 10.0) -> str:
         """The status of a run's reply."""
@@ -152,3 +162,20 @@ def host_processes_with(text: str) -> list[int]:
                 if text.encode() in line:
                     found.append(int(name))
     return found
+
+
+def as_ordinary_user(argv: list[str]) -> list[str]:
+    """A command that runs ``argv`` as a plain user, who can enter the folder of this Python too."""
+    base = sys.base_prefix
+    closed = next((str(p) for p in reversed(Path(base).parents) if p.stat().st_mode & 0o005 != 0o005), None)
+    steps = ["set -e"]
+    if closed is not None:  # say /root: replaced, in a mount namespace of its own, by a folder with that only
+        steps += [
+            f"mount --bind {shlex.quote(base)} /mnt",
+            f"mount -t tmpfs -o mode=755 tmpfs {shlex.quote(closed)}",
+            f"mkdir -p {shlex.quote(base)}",
+            f"mount --move /mnt {shlex.quote(base)}",
+        ]
+    user = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--no-new-privs"]
+    steps.append(f"exec {shlex.join([*user, *argv])}")
+    return ["unshare", "--mount", "--propagation", "private", "/bin/sh", "-c", "\n".join(steps)]

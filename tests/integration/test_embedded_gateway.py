@@ -64,8 +64,7 @@ async def test_a_gateway_that_dies_is_back_at_the_same_address_and_its_kernels_a
     async with embedded_gateway(tmp_path, told.set) as (gateway, client):
         busy = await client.connect(await client.start_kernel())
         await busy.text("print(1)")
-        busy.send("execute_request", {"code": ENDLESS_C_LOOP})
-        await busy.read()
+        await busy.begin(ENDLESS_C_LOOP)
         assert gateway.pid is not None
         processes = descendants(gateway.pid)
         processes[1].send_signal(signal.SIGKILL)
@@ -98,7 +97,7 @@ async def test_aclose_leaves_no_process_and_no_folder(tmp_path: Path) -> None:
     async with embedded_gateway(tmp_path) as (gateway, client):
         opened = await client.connect(await client.start_kernel())
         daemon = int(await opened.text(START_DAEMON))
-        opened.send("execute_request", {"code": f"import signal\n{ENDLESS_C_LOOP}"})
+        await opened.begin(ENDLESS_C_LOOP)
         assert gateway.pid is not None
         processes = [*descendants(gateway.pid), psutil.Process(daemon)]
         runtime_dir = Path((tmp_path / "state/gateway/runtime_dir").read_text())
@@ -125,7 +124,9 @@ async def test_nothing_survives_a_service_that_is_killed(tmp_path: Path) -> None
     assert len(processes) >= 5
     process.kill()
     await process.wait()
+    runtime_dir = Path((tmp_path / "state/gateway/runtime_dir").read_text())
     assert await wait_gone(processes[1:]) == []
+    assert not runtime_dir.exists()
 
 
 async def test_what_a_killed_service_left_in_tmp_is_swept_at_the_next_start(tmp_path: Path) -> None:
@@ -178,8 +179,9 @@ from gateway_fixtures import embedded_gateway
 async def main():
     async with embedded_gateway(Path(sys.argv[1])) as (gateway, client):
         opened = await client.connect(await client.start_kernel())
-        print((await opened.text({START_DAEMON!r})).strip(), flush=True)
-        opened.send("execute_request", {{"code": {ENDLESS_C_LOOP!r}}})
+        daemon = await opened.text({START_DAEMON!r})
+        await opened.begin({ENDLESS_C_LOOP!r})
+        print(daemon.strip(), flush=True)
         await asyncio.Event().wait()
 asyncio.run(main())
 """

@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import json
 import os
 import socket
 from collections.abc import AsyncIterator
@@ -9,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from gateway_fixtures import Channels, GatewayClient, admins_gateway
-from tornado.httpclient import HTTPClientError
+from gateway_fixtures import Channels, GatewayClient, admins_gateway, kernelspecs_folder
+from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.websocket import websocket_connect
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -29,7 +30,7 @@ async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gat
     stillborn = folder / "kernels" / "stillborn"
     stillborn.mkdir()
     (stillborn / "kernel.json").write_text('{"argv": ["/bin/false"], "display_name": "S", "language": "s"}')
-    kernelspecs = os.pathsep.join([_kernelspecs(), str(folder)])
+    kernelspecs = os.pathsep.join([kernelspecs_folder(), str(folder)])
     async with admins_gateway(
         folder, KG_MAX_KERNELS="6", OPENAI_API_KEY="sk-secret", JUPYTER_PATH=kernelspecs
     ) as client:
@@ -41,11 +42,6 @@ async def channels(gateway: GatewayClient) -> AsyncIterator[Channels]:
     """A fresh kernel's websocket."""
     async with gateway.kernel() as (_, opened):
         yield opened
-
-
-def _kernelspecs() -> str:
-    root = Path(__file__).parents[2]
-    return str(root / ".venv-kernel" / "share" / "jupyter")
 
 
 # Starting kernels
@@ -195,56 +191,6 @@ async def test_homes_are_private_and_go_with_the_kernel(gateway: GatewayClient) 
 # What kernels show
 
 
-async def _figures(channels: Channels, code: str) -> list[str]:
-    kinds = []
-    for message in await channels.run(code):
-        content = message["content"]
-        if "image/png" in content.get("data", {}):
-            kinds.append("figure")
-        elif message["header"]["msg_type"] == "stream":
-            kinds.append(content["text"].strip())
-        elif message["header"]["msg_type"] == "error":
-            kinds.append(content["ename"])
-    return kinds
-
-
-@pytest.mark.parametrize(
-    "choice",
-    [
-        "",
-        "import matplotlib; matplotlib.use('Agg')",
-        "import matplotlib.pyplot as plt, matplotlib; matplotlib.use('agg')",
-        "import matplotlib.pyplot as plt; plt.switch_backend('Agg')",
-        "import os; os.environ['MPLBACKEND'] = 'Agg'",
-        "%matplotlib agg",
-    ],
-)
-async def test_figures_appear_whatever_backend_was_chosen(channels: Channels, choice: str) -> None:
-    plot = f"{choice}\nimport matplotlib.pyplot as plt\nplt.plot([1, 2])"
-    shown = await _figures(channels, f"{plot}\nplt.show()\nprint('between')\nplt.plot([2, 1]);")
-    assert shown == ["figure", "between", "figure"]
-    assert await _figures(channels, "plt.plot([3]); 1 / 0") == ["ZeroDivisionError", "figure"]
-    assert await _figures(channels, "print('no figure')") == ["no figure"]
-
-
-async def test_matplotlib_is_not_imported_before_it_is_asked_for(channels: Channels) -> None:
-    loaded = "import sys; print([m for m in ('matplotlib', 'numpy', 'pandas') if m in sys.modules])"
-    assert await channels.text(loaded) == "[]\n"
-
-
-async def test_a_first_plot_finds_its_font_list(channels: Channels) -> None:
-    code = "import logging; logging.basicConfig(level=20)\nimport matplotlib.font_manager"
-    assert await _figures(channels, code) == []
-
-
-async def test_no_history_file_is_shared_between_sessions(channels: Channels) -> None:
-    await channels.run("a = 1")
-    text = await channels.text(
-        "import pathlib, os; print(list(pathlib.Path.home().rglob('history*')), In[1])"
-    )
-    assert text == "[] a = 1\n"
-
-
 async def test_every_flushed_line_arrives(channels: Channels) -> None:
     lines = (await channels.text("for i in range(20_000): print(i, flush=True)")).split()
     assert lines == [str(number) for number in range(20_000)]
@@ -313,6 +259,29 @@ async def test_death_is_told_with_its_cause_and_then_the_websocket_is_closed(
     assert (await gateway.ask("GET", f"/api/kernels/{kernel_id}")).status == 404
 
 
+async def test_the_json_protocol_gets_the_same(gateway: GatewayClient) -> None:
+    kernel_id = await gateway.start_kernel()
+    url = f"{gateway.url.replace('http', 'ws')}/api/kernels/{kernel_id}/channels?session_id=json"
+    headers = {"Authorization": f"token {gateway.token}"}
+    opened = await websocket_connect(HTTPRequest(url, headers=headers), max_message_size=1024**3)
+
+    def execute(code: str) -> None:
+        header = {"msg_id": code, "msg_type": "execute_request", "username": "", "session": "json"}
+        request = {"channel": "shell", "header": header, "parent_header": {}, "metadata": {}}
+        opened.write_message(json.dumps({**request, "content": {"code": code}}))
+
+    execute("from IPython.display import display; display({'text/html': 'x' * 20_000_000}, raw=True)")
+    received = []
+    while (frame := await opened.read_message()) is not None:
+        received.append(json.loads(frame))
+        if received[-1]["msg_type"] == "display_data":
+            execute("import os; os._exit(5)")
+    opened.close()
+    [display] = [message for message in received if message["msg_type"] == "display_data"]
+    assert display["metadata"]["interpreter_dropped_bytes"] > 20_000_000
+    assert received[-1]["content"]["interpreter"]["exit_code"] == 5
+
+
 async def test_what_a_kernel_started_ends_with_it(gateway: GatewayClient) -> None:
     start_child = (
         "import subprocess\n"
@@ -332,6 +301,7 @@ async def test_a_client_that_comes_back_gets_what_it_missed(gateway: GatewayClie
         while (await second.read())[1]["header"]["msg_type"] != "execute_input":
             pass
         first.socket.close()
+        await first.drain()  # the gateway keeps messages for the one that leaves last
         second.socket.close()
         await second.drain()
         again = await gateway.connect(kernel_id, "same-session")

@@ -1,61 +1,49 @@
 """The sandbox does the same for a gateway that is an ordinary user: its tests run again as one."""
 
 import os
-import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sandbox_kit import IS_ROOT, PROJECT
+from sandbox_kit import IS_ROOT, PROJECT, USER, as_ordinary_user
 
-USER = 65534  # nobody
 HERE = Path(__file__).parent
-
-
-def as_ordinary_user(argv: list[str]) -> list[str]:
-    """A command that runs ``argv`` as a plain user, who can enter the folder of this Python too."""
-    base = sys.base_prefix
-    closed = next((str(p) for p in reversed(Path(base).parents) if p.stat().st_mode & 0o005 != 0o005), None)
-    steps = ["set -e"]
-    if closed is not None:  # say /root: replaced, in a mount namespace of its own, by a folder with that only
-        steps += [
-            f"mount --bind {shlex.quote(base)} /mnt",
-            f"mount -t tmpfs -o mode=755 tmpfs {shlex.quote(closed)}",
-            f"mkdir -p {shlex.quote(base)}",
-            f"mount --move /mnt {shlex.quote(base)}",
-        ]
-    user = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--no-new-privs"]
-    steps.append(f"exec {shlex.join([*user, *argv])}")
-    return ["unshare", "--mount", "--propagation", "private", "/bin/sh", "-c", "\n".join(steps)]
-
+LANES = (("attacks", "network"), ("life", "limits"))  # side by side; within one, one after the other
 
 if IS_ROOT:
 
+    @pytest.fixture(scope="module")
+    def lanes(
+        tmp_path_factory: pytest.TempPathFactory,
+    ) -> Iterator[dict[tuple[str, ...], subprocess.Popen[str]]]:
+        started = {}
+        for names in LANES:
+            home = tmp_path_factory.mktemp("home")
+            os.chown(home, USER, USER)
+            tests = [str(HERE / f"test_sandbox_{name}.py") for name in names]
+            command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
+            environment = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
+            started[names] = subprocess.Popen(
+                as_ordinary_user(command),
+                cwd=PROJECT,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        yield started
+        for process in started.values():
+            if process.poll() is None:  # a test before failed
+                process.kill()
+                process.communicate()
+
     @pytest.mark.timeout(300)
-    @pytest.mark.parametrize("name", ["attacks", "life", "limits", "network"])
-    def test_as_an_ordinary_user(name: str, tmp_path: Path) -> None:
-        tmp_path.chmod(0o755)
-        for folder in ("home", "tmp"):
-            (tmp_path / folder).mkdir()
-            os.chown(tmp_path / folder, USER, USER)
-        tests = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-x",
-            str(HERE / f"test_sandbox_{name}.py"),
-        ]
-        environment = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(tmp_path / "home"),
-            "TMPDIR": "/tmp",
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
-        result = subprocess.run(
-            as_ordinary_user(tests), cwd=PROJECT, env=environment, capture_output=True, text=True, check=False
-        )
-        assert result.returncode == 0, result.stdout[-6000:] + result.stderr[-2000:]
+    @pytest.mark.parametrize("names", LANES, ids="+".join)
+    def test_as_an_ordinary_user(
+        lanes: dict[tuple[str, ...], subprocess.Popen[str]], names: tuple[str, ...]
+    ) -> None:
+        output, _ = lanes[names].communicate()
+        assert lanes[names].returncode == 0, output[-6000:]
+        assert " passed" in output

@@ -39,6 +39,7 @@ from interpreter.settings import Settings
 from interpreter.store import Store
 from interpreter.tokens import TokenStore
 from interpreter.web import STATIC_PATH, TEMPLATE_PATH
+from interpreter.workspace import Workspaces
 
 NOW = datetime(2031, 5, 1, 12, tzinfo=UTC)
 ADMIN_SECRET = "the-configured-admin-token"
@@ -49,13 +50,18 @@ class FakeSession:
     info: SessionInfo
     run_count: int = 0
 
+    @property
+    def id(self) -> str:
+        return self.info.id
+
     def view(self) -> SessionView:
         end = NOW + timedelta(seconds=self.info.idle_timeout)
         return SessionView(self.info, SessionStatus.IDLE, self.info.created_at, end, self.run_count)
 
 
 class FakeSessions:
-    def __init__(self) -> None:
+    def __init__(self, workspaces: Workspaces) -> None:
+        self.workspaces = workspaces
         self.live: dict[str, FakeSession] = {}
         self.gone: set[str] = set()
         self.error: Exception | None = None
@@ -78,6 +84,7 @@ class FakeSessions:
             options.get("one_off", False),
             options.get("metadata") or {},
         )
+        self.workspaces.create(info.id)
         self.live[info.id] = FakeSession(info)
         return self.live[info.id]
 
@@ -280,12 +287,18 @@ class Api:
         store = Store(f"sqlite:///{tmp_path / 'store.sqlite'}")
         await store.start()
         tokens = TokenStore(store, clock=lambda: NOW, configured_secret=ADMIN_SECRET)
-        sessions = FakeSessions()
-        runs = FakeRuns(sessions)
         known, readiness = Settings(**settings), {}
+        workspaces = Workspaces(
+            tmp_path / "workspaces",
+            max_file_bytes=known.max_file_bytes,
+            max_workspace_bytes=known.max_workspace_bytes,
+        )
+        workspaces.prepare()
+        sessions = FakeSessions(workspaces)
+        runs = FakeRuns(sessions)
         services: Any = Services(
             known, tokens, sessions, runs, FakeRecorder(sessions, runs),  # type: ignore[arg-type]
-            readiness, CollectorRegistry(), lambda: NOW,
+            workspaces, readiness, CollectorRegistry(), lambda: NOW,
         )  # fmt: skip
         application = make_application(services, template_path=TEMPLATE_PATH, static_path=STATIC_PATH)
         listener, port = bind_unused_port()

@@ -1,6 +1,7 @@
 """Sessions and runs for tests of the record, and a clock that moves one millisecond at each look."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -74,3 +75,10 @@ def check_notebook(content: bytes):
     nbformat.validate(notebook)
     assert (notebook.nbformat, notebook.nbformat_minor) == (4, 5)
     return notebook
+
+
+async def eventually(holds: Callable[[], bool], within: float = 10.0) -> None:
+    """Wait for something that only the disk tells; fails after ``within`` seconds."""
+    async with asyncio.timeout(within):
+        while not holds():
+            await asyncio.sleep(0.01)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import zipfile
 from dataclasses import replace
 from datetime import timedelta
@@ -9,7 +10,17 @@ from datetime import timedelta
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from recordkit import BEGIN, Clock, accepted, check_notebook, ended, record_run, recording, session_info
+from recordkit import (
+    BEGIN,
+    Clock,
+    accepted,
+    check_notebook,
+    ended,
+    eventually,
+    record_run,
+    recording,
+    session_info,
+)
 
 from interpreter.errors import RecordUnavailableError, SettingsError
 from interpreter.models import RunStatus
@@ -69,7 +80,9 @@ async def test_the_notebook_on_disk_is_current_when_the_run_is_acknowledged(tmp_
             await record_run(recorder, info, number, text=f"out {number}")
             content = (await path_of(recorder, info.id)).with_suffix(".ipynb").read_bytes()
             notebook = check_notebook(content)
-            assert [cell.outputs[0].text for cell in notebook.cells] == [f"out {n}" for n in range(1, number + 1)]
+            assert [cell.outputs[0].text for cell in notebook.cells] == [
+                f"out {n}" for n in range(1, number + 1)
+            ]
             assert content == await recorder.notebook(info.id)
 
 
@@ -142,7 +155,7 @@ async def test_the_list_is_newest_first_and_tells_how_sessions_stand(tmp_path):
         run = accepted(infos[0], 1)
         await recorder.accept_run(run, idempotency_key=None, request_hash=None)
         await recorder.finish_run(ended(run, status=RunStatus.ERROR))
-        await record_run(recorder, infos[0], 2)
+        await record_run(recorder, infos[0], 3)
         await recorder.note_kernel(infos[1].id, "kernel_started", "k-1")
         await recorder.end_session(infos[0].id, "expired")
         before = await recorder.list_sessions()
@@ -151,7 +164,7 @@ async def test_the_list_is_newest_first_and_tells_how_sessions_stand(tmp_path):
         assert records == before
     assert [record.info for record in records] == infos[::-1]
     assert [record.ended_reason for record in records] == [None, None, "expired"]
-    assert records[2].run_count == 2
+    assert (records[2].run_count, records[2].last_number) == (2, 3)
     assert records[2].statuses == {"error": 1, "ok": 1}
     assert (records[1].kernel_note.event, records[1].kernel_note.detail) == ("kernel_started", "k-1")
     assert RecordReader(tmp_path / "notebooks", tmp_path / "state").list_sessions() == records
@@ -269,13 +282,16 @@ async def test_the_key_is_private_and_stays(tmp_path):
     assert len(key) == 32
     assert (tmp_path / "state/record.key").stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "state").stat().st_mode & 0o077 == 0
+    assert (tmp_path / "notebooks").stat().st_mode & 0o077 == 0
 
 
 async def test_search_finds_code_and_outputs_in_any_case_newest_first(tmp_path):
     clock = Clock()
     async with recording(tmp_path, clock) as recorder:
         infos = [session_info(clock) for _ in range(3)]
-        for info, code, text in zip(infos, ["Straße = 1", 'p("a\\"b")', "x"], ["ALPHA", "beta\nalpha", "y"], strict=True):
+        for info, code, text in zip(
+            infos, ["Straße = 1", 'p("a\\"b")', "x"], ["ALPHA", "beta\nalpha", "y"], strict=True
+        ):
             await recorder.begin_session(info)
             await record_run(recorder, info, 1, code=code, text=text)
         await recorder.end_session(infos[0].id, "deleted")
@@ -427,3 +443,26 @@ async def test_a_damaged_journal_is_kept_readable_and_is_not_continued(tmp_path)
             await recorder.accept_run(accepted(info, 2), idempotency_key=None, request_hash=None)
         assert await recorder.prune(BEGIN + timedelta(days=999)) == []
     assert path.read_bytes() == damaged
+
+
+async def test_closed_sessions_hold_no_files_open(tmp_path):
+    async with recording(tmp_path) as recorder:
+        files = len(os.listdir("/proc/self/fd"))
+        for _ in range(30):
+            info = session_info()
+            await recorder.begin_session(info)
+            await record_run(recorder, info, 1)
+            await recorder.end_session(info.id, "deleted")
+            assert len(await recorder.list_runs(info.id)) == 1
+        assert len(os.listdir("/proc/self/fd")) == files
+
+
+async def test_a_run_that_takes_long_shows_in_the_notebook_on_disk_by_itself(tmp_path):
+    async with recording(tmp_path) as recorder:
+        info = session_info()
+        await recorder.begin_session(info)
+        await recorder.accept_run(accepted(info, 1, "sleep()"), idempotency_key=None, request_hash=None)
+        path = (await recorder.find_session(info.id)).notebook_path
+        await eventually(lambda: b"sleep()" in path.read_bytes())
+        cell = check_notebook(path.read_bytes()).cells[0]
+        assert cell.metadata["interpreter"]["status"] == "running"

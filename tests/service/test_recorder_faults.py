@@ -1,15 +1,17 @@
 """Kills and broken disks: nothing that was acknowledged is lost, nothing is left half written."""
 
 import asyncio
+import contextlib
 import errno
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from recordkit import accepted, check_notebook, ended, record_run, recording, session_info
+from recordkit import accepted, check_notebook, ended, eventually, record_run, recording, session_info
 
 from interpreter.errors import RecordUnavailableError
 from interpreter.models import RunStatus, parse_run_id
@@ -47,7 +49,9 @@ async def test_a_killed_service_loses_no_acknowledged_run(tmp_path):
                 else:
                     assert run.status in (RunStatus.OK, RunStatus.ABORTED)
     assert len(acknowledged) > 200
-    assert all(v.valid for v in RecordReader(tmp_path / "notebooks", tmp_path / "state").verify_all().values())
+    assert all(
+        v.valid for v in RecordReader(tmp_path / "notebooks", tmp_path / "state").verify_all().values()
+    )
     assert not list((tmp_path / "notebooks").rglob("*.edited.ipynb"))
     assert {parse_run_id(run_id)[0] for _, run_id in acknowledged}
 
@@ -127,6 +131,7 @@ async def test_an_outcome_that_could_not_be_written_is_written_once_it_can(tmp_p
         assert not await recorder.finish_run(ended(runs[1], text="x" * (2 << 20)))
         await recorder.end_session(infos[1].id, "deleted")
         assert await recorder.probe() is not None
+        assert await recorder.get_run(runs[0].id) == replace(ended(runs[0], text="again"), recorded=False)
         disk.error = None
         assert await recorder.probe() is None
         assert await recorder.get_run(runs[0].id) == ended(runs[0], text="again")
@@ -144,9 +149,7 @@ async def test_readiness_comes_back_by_itself(tmp_path, disk):
         with pytest.raises(RecordUnavailableError):
             await recorder.begin_session(session_info())
         disk.error = None
-        async with asyncio.timeout(10):
-            while recorder.problem is not None:
-                await asyncio.sleep(0.05)
+        await eventually(lambda: recorder.problem is None)
 
 
 async def test_a_half_written_entry_is_cut_off_at_the_next_start(tmp_path):
@@ -206,6 +209,13 @@ def recorder_on(folder: Path, state: Path) -> Recorder:
     return Recorder(folder / "notebooks", state, clock=lambda: datetime.now(UTC))
 
 
+def fill(path: Path) -> None:
+    """Take all the space that is left."""
+    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
 async def test_a_real_disk_that_is_full(tmp_path, small_disk):
     recorder = recorder_on(small_disk, tmp_path / "state")
     await recorder.start()
@@ -215,9 +225,7 @@ async def test_a_real_disk_that_is_full(tmp_path, small_disk):
     run = accepted(info, 2)
     await recorder.accept_run(run, idempotency_key=None, request_hash=None)
     filler = small_disk / "filler"
-    with pytest.raises(OSError, match="space"), filler.open("wb", buffering=0) as file:
-        while True:
-            file.write(bytes(4096))
+    fill(filler)
     assert not await recorder.finish_run(ended(run, text="x" * 8192))
     with pytest.raises(RecordUnavailableError, match="full"):
         await recorder.accept_run(accepted(info, 3), idempotency_key=None, request_hash=None)

@@ -136,7 +136,7 @@ class _Client:
 
 
 def nbclient_outputs(*messages: Message) -> list[JSON]:
-    """What nbclient itself makes of these iopub messages, with ``coalesce_streams``."""
+    """What nbclient itself makes of these iopub messages: one output for each."""
     raw = [
         {
             "header": {"msg_type": m.msg_type},
@@ -148,7 +148,7 @@ def nbclient_outputs(*messages: Message) -> list[JSON]:
     ]
     cell = nbformat.v4.new_code_cell(source="x")
     notebook = nbformat.v4.new_notebook(cells=[cell])
-    client = NotebookClient(notebook, coalesce_streams=True, allow_errors=True, record_timing=False)
+    client = NotebookClient(notebook, coalesce_streams=False, allow_errors=True, record_timing=False)
     client.kc, client.km = _Client(raw), _Manager()
     asyncio.run(client.async_execute_cell(cell, 0))
     return [_plain(output) for output in cell.outputs]

@@ -134,7 +134,7 @@ def test_counts_of_two_runs_are_told_to_each() -> None:
 
 
 def test_the_buffer_of_an_absent_client_is_bounded() -> None:
-    buffer = ReplayBuffer(Backlog(BOUNDS))
+    buffer = ReplayBuffer(Backlog(BOUNDS), lambda parts: b"signed")
     wire = [b"topic", b"<IDS|MSG>", b"signature"]
     for _ in range(1000):
         buffer.append(("iopub", [*wire, *stream("x" * 100)]))

@@ -35,10 +35,47 @@ def test_a_progress_bar_keeps_its_last_state() -> None:
     assert fold(*bar, stream("\ndone\r\n")).outputs[0]["text"] == "100%\ndone\r\n"
 
 
-def test_backspaces_stay_in_the_output_and_are_applied_in_stdout() -> None:
-    folded = fold(stream("ab\b"), stream("c\n\bd"))
-    assert folded.outputs[0]["text"] == "ab\bc\n\bd"
-    assert folded.stdout == "ac\nd"
+def test_text_after_a_figure_or_another_stream_is_an_output_of_its_own() -> None:
+    figure = display({"text/plain": "figure"})
+    kit = Kit().feed(stream("a"), figure, stream("b"), stream("c"), stream("e", "stderr"), stream("d"))
+    assert texts(kit.outputs) == ["a", "figure", "bc", "e", "d"]
+    assert [data["index"] for _, data in kit.events] == [0, 1, 2, 2, 3, 4]
+    assert kit.folded.stdout == "abcd"
+
+
+def test_an_update_in_place_and_comms_do_not_divide_text() -> None:
+    kit = Kit().feed(display({}, "d"), stream("a"), update({"text/plain": "new"}, "d"))
+    assert texts(kit.feed(message("comm_msg"), stream("b")).outputs) == ["new", "ab"]
+
+
+@pytest.mark.parametrize(
+    ("chunks", "text"),
+    [
+        (["ab\b", "c\n\bd"], "ac\nd"),
+        (["é😀", "\b", "\b", "\b", "x"], "x"),
+        (["old\r", "\b\bnew"], "new"),
+        (["10%\b\b\b20%\b", "\b\b30%\r\n"], "30%\r\n"),
+        (["ab\r\b\n", "ab\b\r"], "\na\r"),
+    ],
+)
+def test_backspaces_remove_what_is_before_them_on_their_line(chunks: list[str], text: str) -> None:
+    folded = fold(*map(stream, chunks))
+    assert (folded.outputs[0]["text"], folded.stdout) == (text, text)
+
+
+def test_backspaces_uncover_text_that_was_over_the_limit() -> None:
+    over = fold(stream("a" * 60 + "b" * 50_000), stream("\b" * 49_970), limits=limits(max_output_bytes=100))
+    assert over.outputs[0]["text"] == "a" * 60 + "b" * 30
+    assert not over.truncated
+
+
+def test_backspaces_stop_at_text_that_was_dropped_for_good() -> None:
+    folded = fold(
+        stream("x" * 10**6), stream("\b" * 10**6), stream("end"), limits=limits(max_output_bytes=100)
+    )
+    text = folded.outputs[0]["text"]
+    assert text.startswith("x" * 75 + "\n[… ")
+    assert text.endswith(" bytes not shown …]\nend")
 
 
 def test_text_cut_from_a_line_comes_back_when_the_line_is_overwritten() -> None:
@@ -58,6 +95,34 @@ def test_stdout_and_stderr_have_limits_of_their_own() -> None:
     folded = fold(stream("a" * 99), stream("b" * 101, "stderr"), limits=limits(max_output_bytes=100))
     assert folded.stdout == "a" * 99
     assert folded.notices == ("stderr was cut: 100 of 101 bytes are shown.",)
+
+
+def test_the_outputs_of_a_stream_share_its_limit_and_the_last_lines_are_seen() -> None:
+    figure = display({"text/plain": "figure"})
+    folded = fold(
+        stream("a" * 9000),
+        figure,
+        stream("b" * 9000),
+        stream("c" * 5000, "stderr"),
+        stream("d" * 5000 + "end"),
+        limits=limits(max_output_bytes=10_000),
+    )
+    assert texts(folded.outputs)[0] == "a" * 9000
+    assert texts(folded.outputs)[2] == "b" * 3072 + "\n[… 4,904 bytes not shown …]\n" + "b" * 1024
+    assert texts(folded.outputs)[3] == "c" * 5000
+    assert texts(folded.outputs)[4].endswith("\n[… 907 bytes not shown …]\n" + "d" * 1021 + "end")
+    assert folded.notices == ("stdout was cut: 17,192 of 23,003 bytes are shown.",)
+    assert folded.dropped_bytes == 5811
+
+
+def test_text_goes_on_in_its_newest_output_when_there_is_no_room_for_another() -> None:
+    figure = display({"text/plain": "figure"})
+    kit = Kit(limits=limits(max_outputs=4)).feed(stream("a"), figure, stream("b"), figure, stream("c"))
+    assert texts(kit.outputs) == ["a", "figure", "bc", "figure"]
+    assert not kit.folded.truncated
+    kit.feed(stream("e", "stderr"), stream("d"))
+    assert texts(kit.outputs) == ["a", "figure", "bcd", "e"]
+    assert [data["index"] for _, data in kit.events] == [0, 1, 2, 3, 2, 3, 2]
 
 
 def test_text_that_cannot_be_written_is_mended() -> None:

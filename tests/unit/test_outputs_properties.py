@@ -1,4 +1,4 @@
-"""Properties of the folding: equal to nbclient's, indifferent to chunking, always valid."""
+"""Properties of the folding: equal to nbclient's with streams joined, indifferent to chunking, always valid."""
 
 import json
 import re
@@ -46,13 +46,41 @@ IOPUB = st.one_of(
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(IOPUB, max_size=14))
-def test_outputs_equal_those_of_nbclient(messages: list[Message]) -> None:
-    assert list(fold(*messages).outputs) == nbclient_outputs(*messages)
+def test_outputs_are_those_of_nbclient_with_streams_joined_and_folded(messages: list[Message]) -> None:
+    outputs = joined(nbclient_outputs(*messages))
+    for output in outputs:
+        if output["output_type"] == "stream":
+            output["text"] = reference_fold(output["text"])
+    assert list(fold(*messages).outputs) == outputs
+
+
+def joined(outputs: list[JSON]) -> list[JSON]:
+    """Texts of one stream that directly follow each other as one output."""
+    found: list[JSON] = []
+    for output in outputs:
+        if found and output["output_type"] == "stream" and output["name"] == found[-1].get("name"):
+            found[-1]["text"] += output["text"]
+        else:
+            found.append({**output})
+    return found
+
+
+def reference_fold(text: str) -> str:
+    """The definition of what carriage returns and backspaces do."""
+    lines = []
+    for line in re.sub(r".*\r(?=[^\n])", "", text).split("\n"):
+        shown: list[str] = []
+        for char in line:
+            if char != "\b":
+                shown.append(char)
+            elif shown:
+                shown.pop()
+        lines.append("".join(shown))
+    return "\n".join(lines)
 
 
 def reference_cut(text: str, limit: int) -> tuple[str, int]:
     """The definition of head and tail, on the whole folded text."""
-    text = re.sub(r".*\r(?=[^\n])", "", text)
     data = text.encode()
     head = data[: limit * 3 // 4].decode(errors="ignore")
     rest = data[len(head.encode()) :]
@@ -66,14 +94,75 @@ def reference_cut(text: str, limit: int) -> tuple[str, int]:
 
 @settings(max_examples=500, deadline=None)
 @given(
-    st.lists(st.text(st.sampled_from("ab\n\ré😀"), max_size=20), min_size=1, max_size=12), st.integers(0, 40)
+    st.lists(st.text(st.sampled_from("ab\n\r\bé😀"), max_size=20), min_size=1, max_size=12),
+    st.integers(0, 40),
 )
 def test_a_cut_stream_is_the_head_and_tail_of_the_folded_text(chunks: list[str], limit: int) -> None:
     folded = fold(*map(stream, chunks), limits=limits(max_output_bytes=limit))
-    text, dropped = reference_cut("".join(chunks), limit)
+    text, dropped = reference_cut(reference_fold("".join(chunks)), limit)
     assert folded.outputs[0]["text"] == text
     assert folded.dropped_bytes == dropped
     assert folded.truncated == bool(dropped)
+
+
+LONG = st.builds(lambda text, times: text * times, TEXT, st.integers(0, 700))
+FIGURE = display({"text/plain": "figure"})
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.builds(stream, LONG, NAMES) | st.just(FIGURE), max_size=10), st.integers(4000, 12_000))
+def test_the_outputs_of_a_name_share_its_limit(messages: list[Message], limit: int) -> None:
+    folded = fold(*messages, limits=limits(max_output_bytes=limit))
+    shown = dict.fromkeys(["stdout", "stderr"], 0)
+    lost = dict(shown)
+    outputs = joined(nbclient_outputs(*messages))
+    for output in outputs:
+        if output["output_type"] != "stream":
+            continue
+        text, name = reference_fold(output["text"]), output["name"]
+        output["text"], dropped = reference_cut(text, max(limit - shown[name], min(limit, 4096)))
+        shown[name] += len(text.encode()) - dropped
+        lost[name] += dropped
+    assert list(folded.outputs) == outputs
+    assert folded.dropped_bytes == sum(lost.values())
+    assert set(folded.notices) == {
+        f"{name} was cut: {shown[name]:,} of {shown[name] + lost[name]:,} bytes are shown."
+        for name in shown
+        if lost[name]
+    }
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.builds(stream, st.text("ab\n", max_size=5), NAMES) | st.just(FIGURE), max_size=20),
+    st.integers(2, 6),
+)
+def test_too_many_outputs_cost_no_text(messages: list[Message], count: int) -> None:
+    folded = fold(*messages, limits=limits(max_outputs=count))
+    for name, text in (("stdout", folded.stdout), ("stderr", folded.stderr)):
+        assert text == "".join(m.content["text"] for m in messages if m.content.get("name") == name)
+    assert len(folded.outputs) <= count
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(IOPUB.filter(lambda m: m.content.get("text") != ""), max_size=14))
+def test_live_events_put_together_are_the_outputs(messages: list[Message]) -> None:
+    kit = Kit().feed(*messages)
+    outputs: list[JSON] = []
+    for kind, data in kit.events:
+        if kind == "output.clear":
+            outputs.clear()
+        elif kind == "output.update":
+            outputs[data["index"]] = data["output"]
+        elif data["index"] == len(outputs):
+            outputs.append({**data["output"]})
+        else:
+            assert outputs[data["index"]]["name"] == data["output"]["name"]
+            outputs[data["index"]]["text"] += data["output"]["text"]
+    for output in outputs:
+        if output["output_type"] == "stream":
+            output["text"] = reference_fold(output["text"])
+    assert outputs == kit.outputs
 
 
 @st.composite

@@ -202,9 +202,9 @@ def live_text(kit: Kit, name: str = "stdout") -> str:
 
 
 def test_live_text_is_what_was_printed() -> None:
-    kit = Kit().feed(stream("1%"), stream("\r2%"), stream("!", "stderr"), stream("\n"))
-    assert live_text(kit) == "1%\r2%\n"
-    assert [data["index"] for _, data in kit.events] == [0, 0, 1, 0]
+    kit = Kit().feed(stream("1%"), stream("\r2%"), stream("!", "stderr"), stream("\b\n"))
+    assert live_text(kit) == "1%\r2%\b\n"
+    assert [data["index"] for _, data in kit.events] == [0, 0, 1, 2]
 
 
 def test_live_text_ends_where_the_head_is_full() -> None:
@@ -212,6 +212,21 @@ def test_live_text_ends_where_the_head_is_full() -> None:
     text, _, notice = live_text(kit).rpartition("\n[")
     assert len(text.encode()) == 75
     assert notice == "… the rest of stdout is not shown live …]\n"
+
+
+def test_live_text_of_all_outputs_of_a_stream_is_one_head() -> None:
+    chunks = [stream("x" * 60, "stderr" if n % 2 else "stdout") for n in range(400)]
+    kit = Kit(limits=limits(max_output_bytes=6000)).feed(*chunks)
+    assert live_text(kit) == "x" * 4500 + "\n[… the rest of stdout is not shown live …]\n"
+    assert len(kit.folded.stdout) == 400 // 2 * 60
+
+
+def test_gathered_live_text_keeps_to_its_output() -> None:
+    kit = Kit().feed(*(stream("x") for _ in range(10_005)), display({}), stream("y"), stream("z"))
+    kit.folder.close()
+    indexes = [data["index"] for _, data in kit.events]
+    assert live_text(kit) == "x" * 10_005 + "yz"
+    assert indexes[10_000:] == [0, 1, 2]
 
 
 def memory_of(kit: Kit, messages: Any) -> int:
@@ -228,6 +243,8 @@ def memory_of(kit: Kit, messages: Any) -> int:
 FLOODS: dict[str, Any] = {
     "small prints": lambda n: stream("x\n"),
     "alternating": lambda n: stream("x", "stderr" if n % 2 else "stdout"),
+    "lines between displays": lambda n: stream("x" * 5000) if n % 2 else display({"text/plain": "x"}),
+    "backspaces": lambda n: stream("\b" * 9 + "|=====>  |"),
     "progress bar": lambda n: stream("\r|=====     |"),
     "displays": lambda n: display({"text/plain": "x" * 100}, f"d{n}"),
     "errors": lambda n: error("E", "v", ["t" * 100]),
@@ -244,7 +261,14 @@ def test_a_flood_of_messages_takes_bounded_memory(flood: str) -> None:
     assert len(kit.outputs) <= LIMITS.max_outputs
 
 
-@pytest.mark.parametrize("text", ["x" * 20_000_000, "é\n" * 10_000_000], ids=["one line", "lines"])
+HUGE = {
+    "one line": "x" * 20_000_000,
+    "lines": "é\n" * 10_000_000,
+    "erased": "é" * 5_000_000 + "\b" * 5_000_000,
+}
+
+
+@pytest.mark.parametrize("text", HUGE.values(), ids=HUGE)
 def test_one_huge_message_takes_bounded_memory(text: str) -> None:
     kit = Kit()
     assert memory_of(kit, [stream(text)]) < 16 * 1024**2

@@ -38,7 +38,7 @@ outputs = st.lists(
 
 
 def notebook_of(info: SessionInfo, *runs: RecordedRun):
-    cells = b",\n".join(render_cell(run, info) for run in runs)
+    cells = b",\n".join(b"".join(render_cell(run, info)) for run in runs)
     content = START + cells + render_end(info, ended_reason=None, entries=1, mac=b"m" * 32)
     json.loads(content, parse_constant=pytest.fail)
     notebook = nbformat.reads(content.decode(), as_version=nbformat.NO_CONVERT)

@@ -58,7 +58,9 @@ def test_text_that_the_outputs_hold_is_stored_once():
 
 
 def test_text_that_limits_cut_from_the_outputs_is_stored():
-    folded = replace(FOLDED, stdout="all of it", result="42", error=RunError("Died", "no output"), truncated=True)
+    folded = replace(
+        FOLDED, stdout="all of it", result="42", error=RunError("Died", "no output"), truncated=True
+    )
     run = ended(folded)
     assert back(run).run == run
 

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from .limits import Limits
+from .limits import OWN_PROCESSES, Limits
 
 PREFIX = "jks-"
 CPU_PERIOD = 100_000  # microseconds
@@ -128,13 +128,13 @@ class ControlGroup:
             weight = max(1, min(10_000, limits.cpu_share * 100 // 1024))
             self._set("memory", "memory.max", limits.memory_bytes)
             self._set("memory", "memory.swap.max", 0)
-            self._set("pids", "pids.max", limits.max_processes)
+            self._set("pids", "pids.max", limits.max_processes + OWN_PROCESSES)
             self._set("cpu", "cpu.weight", weight)
             self._set("cpu", "cpu.max", f"{quota or 'max'} {CPU_PERIOD}")
         else:
             self._set("memory", "memory.limit_in_bytes", limits.memory_bytes)
             self._set("memory", "memory.memsw.limit_in_bytes", limits.memory_bytes)
-            self._set("pids", "pids.max", limits.max_processes)
+            self._set("pids", "pids.max", limits.max_processes + OWN_PROCESSES)
             self._set("cpu", "cpu.shares", max(2, limits.cpu_share))
             self._set("cpu", "cpu.cfs_quota_us", quota or -1)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 WORKSPACE = "/mnt/data"
 HOME = "/home/user"
+PACKAGES = f"{HOME}/.packages"  # there from the start: Python remembers folders of its path that are not
 UID = 1000  # inside; outside it is the gateway's user, or one of the range when that is root
 
 # Files of an own procfs that tell about the host; an unreadable device is bound over each.
@@ -95,7 +96,7 @@ def _kernel_filesystems(box: Box) -> list[str]:
         args += ["--dir", "/proc"]
     args += ["--dev", "/dev", "--perms", "1777", "--size", str(box.shm_bytes), "--tmpfs", "/dev/shm"]  # noqa: S108
     args += ["--perms", "1777", "--size", str(box.tmp_bytes), "--tmpfs", "/tmp"]  # noqa: S108
-    return [*args, "--perms", "0700", "--size", str(box.tmp_bytes), "--tmpfs", HOME]
+    return [*args, "--perms", "0700", "--size", str(box.tmp_bytes), "--tmpfs", HOME, "--dir", PACKAGES]
 
 
 def bwrap_arguments(box: Box, fds: Descriptors, sources: Mapping[str, str] | None = None) -> list[str]:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from .command import HOME, PROC_MASKED, WORKSPACE, Bind
+from .command import HOME, PACKAGES, PROC_MASKED, WORKSPACE, Bind
 
 # Of /etc only what programs need to run: loader, time zone, certificates, fonts, alternatives.
 ETC_SHOWN = (
@@ -32,7 +32,6 @@ TOO_WIDE = frozenset({"/", "/bin", "/etc", "/home", "/lib", "/opt", "/root", "/s
 # Variables of the caller that a kernel gets; all others (tokens!) stay outside.
 ENV_NAMES = frozenset({"LANG", "LANGUAGE", "TZ", "TERM"})
 ENV_PREFIXES = ("KERNEL_", "LC_")
-PACKAGES = f"{HOME}/.packages"
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_MAX_THREADS")
 
 

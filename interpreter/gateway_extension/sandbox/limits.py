@@ -25,7 +25,7 @@ class Limits:
     cpu_share: int = 1024  # weight against other kernels when the processors are busy
     cpu_seconds: float = 0.0  # CPU time over the kernel's life; 0: unlimited
     wall_seconds: float = 0.0  # age of the kernel; 0: unlimited
-    max_processes: int = 256  # threads count too
+    max_processes: int = 512  # threads count too
     max_open_files: int = 1024  # per process
     max_file_bytes: int = 2 * GIB  # one file
     workspace_bytes: int = 4 * GIB

@@ -2,10 +2,10 @@
 
 import contextlib
 import ctypes
+import functools
 import os
 import resource
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 MAX_PROCESSES = 4096  # a look never takes longer than this, whatever a fork bomb does
 MAX_OPEN_FILES = 4096
@@ -13,15 +13,6 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _SETRESUID = {"x86_64": 117, "aarch64": 147}
 _libc = ctypes.CDLL(None, use_errno=True)
 _TMPFS_PATHS = ("tmp", "home/user", "dev/shm")
-
-
-@dataclass(frozen=True, slots=True)
-class Consumption:
-    """What the living processes use now: bytes of memory, seconds of CPU time."""
-
-    memory: int
-    cpu_seconds: float
-    processes: int
 
 
 def tree(init: int) -> list[int]:
@@ -38,29 +29,47 @@ def tree(init: int) -> list[int]:
     return found
 
 
-def consumption(pids: list[int]) -> Consumption:
-    """Sums over processes. Shared memory is counted for each that has it mapped."""
-    memory, ticks = 0, 0
+def cpu_seconds(pids: list[int]) -> float:
+    """CPU time of processes and of those children that they have waited for."""
+    ticks = 0
     for pid in pids:
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            with open(f"/proc/{pid}/status") as status:
-                for line in status:
-                    if line.startswith(("RssAnon:", "RssShmem:")):
-                        memory += int(line.split()[1]) * 1024
-            with open(f"/proc/{pid}/stat") as stat:
-                fields = stat.read().rpartition(")")[2].split()
-            ticks += sum(int(value) for value in fields[11:15])  # own and waited-for children's time
-    return Consumption(memory, ticks / _TICKS, len(pids))
+        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat") as stat:
+            fields = stat.read().rpartition(")")[2].split()
+            ticks += sum(int(value) for value in fields[11:15])
+    return ticks / _TICKS
 
 
-def unlinked_bytes(pids: list[int], devices: set[int]) -> int:
-    """Space of files that were deleted but are still open, on the given file systems."""
+def memory_exceeds(pids: list[int], init: int, limit: int) -> bool:
+    """Whether the sandbox holds more memory than ``limit``: its processes, memory files and tmpfs.
+
+    Resident sizes count what processes share (after a fork, nearly all) once for each. They are read
+    fast; only when their sum is too large the exact, slower shares decide.
+    """
+    unmapped = tmpfs_bytes(init) + unlinked_bytes(pids, None)
+    for name, words in (("status", ("RssAnon:", "RssShmem:")), ("smaps_rollup", ("Pss_Anon:", "Pss_Shmem:"))):
+        anonymous, shared = (_sum_kilobytes(pids, name, word) for word in words)
+        if anonymous + max(shared, unmapped) <= limit:
+            return False
+    return True
+
+
+def _sum_kilobytes(pids: list[int], name: str, word: str) -> int:
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/{name}") as file:
+            total += sum(int(line.split()[1]) for line in file if line.startswith(word))
+    return total * 1024
+
+
+def unlinked_bytes(pids: list[int], devices: set[int] | None) -> int:
+    """Space of files that are open but have no name, on the given file systems; None: in memory."""
     sizes: dict[tuple[int, int], int] = {}
     for pid in pids:
         for path in _descriptors(pid):
             with contextlib.suppress(OSError):
                 status = os.stat(path)
-                if status.st_nlink == 0 and status.st_dev in devices:
+                here = status.st_dev in (_memory_devices() if devices is None else devices)
+                if status.st_nlink == 0 and here:
                     sizes[status.st_dev, status.st_ino] = status.st_blocks * 512
     return sum(sizes.values())
 
@@ -69,6 +78,26 @@ def _descriptors(pid: int) -> Iterator[str]:
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd")[:MAX_OPEN_FILES]:
             yield f"/proc/{pid}/fd/{name}"
+
+
+@functools.cache
+def _memory_devices() -> frozenset[int]:
+    """The file system that the kernel keeps memfd_create's files on."""
+    fd = os.memfd_create("probe")
+    try:
+        return frozenset({os.fstat(fd).st_dev})
+    finally:
+        os.close(fd)
+
+
+def tmpfs_bytes(init: int) -> int:
+    """What the sandbox's memory file systems hold."""
+    total = 0
+    for path in _TMPFS_PATHS:
+        with contextlib.suppress(OSError):
+            status = os.statvfs(f"/proc/{init}/root/{path}")
+            total += (status.f_blocks - status.f_bfree) * status.f_frsize
+    return total
 
 
 def memory_files(init: int) -> int:

@@ -27,7 +27,7 @@ from .cgroups import Parents, find_parents, sweep_groups
 from .command import WORKSPACE, Bind, Box, box_files
 from .environment import kernel_environment, masked_proc_files, program_roots, system_binds
 from .folders import KernelFolder, close_instances, default_runtime_dir, instance
-from .limits import Limits
+from .limits import Limits, size_text
 from .probe import UID_RANGE, advice, probe, uid_folder
 from .proxy import PORT, Rule
 from .sandbox import Network, Place, Sandbox
@@ -104,6 +104,7 @@ class BubblewrapProvisioner(LocalProvisioner):
     _limits: Limits = _DEFAULT
     _network: Network = Network()
     _death_reason: str | None = None
+    _asked_to_end = False
     _finalizer: Any = None
     _starts = 0
 
@@ -137,6 +138,7 @@ class BubblewrapProvisioner(LocalProvisioner):
         self._limits = self._find_limits(env)
         self._network = self._find_network(env)
         self._death_reason = None
+        self._asked_to_end = False
         place = await self._take_place(kwargs.get("cwd"))
         place.folder.prepare(place.uid)
         manager = self.parent
@@ -172,7 +174,7 @@ class BubblewrapProvisioner(LocalProvisioner):
         runtime_dir = self.runtime_dir or default_runtime_dir()
         own = instance(runtime_dir)
         if own.dead:
-            sweep_groups(find_parents(), own.dead)
+            self._sweep(own.dead, runtime_dir)
             own.dead = []
         workspace = check_workspace(cwd, root=self.workspace_root, runtime_dir=runtime_dir) if cwd else None
         folder = own.kernel_folder()
@@ -183,8 +185,14 @@ class BubblewrapProvisioner(LocalProvisioner):
             folder.remove()
             raise
         self._place = place
-        self._finalizer = weakref.finalize(self, place.release)
+        self._finalizer = weakref.finalize(self, _release, os.getpid(), None, place)
         return place
+
+    def _sweep(self, dead: list[str], runtime_dir: str) -> None:
+        """Remove what gateways left that were killed (their folders are gone already)."""
+        sweep_groups(find_parents(), dead)
+        if os.geteuid() == 0:
+            UidPool(uid_folder(runtime_dir), *self.uid_range).sweep()
 
     def _make_place(self, folder: KernelFolder, workspace: str | None, runtime_dir: str) -> Place:
         path = Path(workspace) if workspace else folder.private_workspace
@@ -235,9 +243,12 @@ class BubblewrapProvisioner(LocalProvisioner):
         )
         self._sandbox = sandbox
         self._finalizer.detach()
-        self._finalizer = weakref.finalize(self, _release, sandbox, place)
+        self._finalizer = weakref.finalize(self, _release, os.getpid(), sandbox, place)
         try:
-            await self._start(sandbox, self._box(cmd, place, kwargs["env"]))
+            probed = await asyncio.to_thread(probe)
+            if not probed.ok:
+                raise SandboxError(probed.reason or "the sandbox does not work here")
+            await self._start(sandbox, self._box(cmd, place, kwargs["env"], proc=probed.proc))
         except SandboxError as error:
             await self._end_sandbox()
             raise SandboxError(f"{error} {advice(str(error))}") from error
@@ -273,13 +284,13 @@ class BubblewrapProvisioner(LocalProvisioner):
         self.log.warning("The kernel ended before it was ready: %s", sandbox.log or "it wrote nothing")
         return f"the kernel ended before it was ready ({sandbox.death_reason or self._exit_text()})"
 
-    def _box(self, cmd: list[str], place: Place, env: dict[str, str]) -> Box:
-        probed = probe()
-        if not probed.ok:
-            raise SandboxError(probed.reason or "the sandbox does not work here")
+    def _box(self, cmd: list[str], place: Place, env: dict[str, str], *, proc: bool) -> Box:
         system, links = system_binds()
         folder = place.folder
-        binds = {bind.dest: bind for bind in (*system, *program_roots(cmd[0]))}
+        # A kernel may be started through another program: ["/bin/sh", "-c", …, "/env/bin/python"].
+        programs = [arg for arg in cmd if os.path.isabs(arg) and os.access(arg, os.X_OK)]
+        roots = [bind for program in programs if os.path.isfile(program) for bind in program_roots(program)]
+        binds = {bind.dest: bind for bind in (*system, *roots)}
         for path in (*self.read_only_paths, *self._resources(cmd)):
             binds[path] = Bind(os.path.realpath(path), path)
         binds[str(folder.connection_file)] = Bind(str(folder.connection_file), str(folder.connection_file))
@@ -299,10 +310,10 @@ class BubblewrapProvisioner(LocalProvisioner):
             env=variables,
             links=links,
             files=box_files(),
-            masked=masked_proc_files() if probed.proc else (),
+            masked=masked_proc_files() if proc else (),
             tmp_bytes=self._limits.tmp_bytes,
             shm_bytes=self._limits.shm_bytes,
-            proc=probed.proc,
+            proc=proc,
         )
 
     def _resources(self, cmd: list[str]) -> list[str]:
@@ -318,8 +329,15 @@ class BubblewrapProvisioner(LocalProvisioner):
         code = self._exit_code()
         if code is not None and self._sandbox is not None and self._death_reason is None:
             await asyncio.to_thread(self._sandbox.ended.wait, 1.0)
-            self._death_reason = self._sandbox.death_reason or self._exit_text()
+            self._death_reason = self._find_reason(self._sandbox, code)
         return code
+
+    def _find_reason(self, sandbox: Sandbox, code: int) -> str | None:
+        if sandbox.death_reason is None and self._asked_to_end:
+            return None
+        if sandbox.death_reason is None and sandbox.oom_kills and code == -signal.SIGKILL:
+            return f"out of memory (limit {size_text(self._limits.memory_bytes)})"
+        return sandbox.death_reason or self._exit_text()
 
     def _exit_code(self) -> int | None:
         code: int | None = self.process.poll() if self.process is not None else None
@@ -340,12 +358,18 @@ class BubblewrapProvisioner(LocalProvisioner):
 
     async def kill(self, restart: bool = False) -> None:
         """End every process of the sandbox at once."""
+        self._asked_to_end = True
         if self._sandbox is not None:
             self._sandbox.kill()
 
     async def terminate(self, restart: bool = False) -> None:
         """Ask the kernel and its children to end."""
+        self._asked_to_end = True
         await self.send_signal(signal.SIGTERM)
+
+    async def shutdown_requested(self, restart: bool = False) -> None:
+        """The kernel was asked to end: that it does needs no reason."""
+        self._asked_to_end = True
 
     async def cleanup(self, restart: bool = False) -> None:
         """Leave nothing; for a restart: leave the workspace, the uid and the connection file."""
@@ -366,6 +390,9 @@ class BubblewrapProvisioner(LocalProvisioner):
         return None
 
 
-def _release(sandbox: Sandbox, place: Place) -> None:
-    sandbox.close()
+def _release(pid: int, sandbox: Sandbox | None, place: Place) -> None:
+    if pid != os.getpid():  # a fork of the gateway that ends: nothing of this is its own
+        return
+    if sandbox is not None:
+        sandbox.close()
     place.release()

@@ -10,8 +10,10 @@ unless the address itself is listed. Standard library only.
 """
 
 import asyncio
+import concurrent.futures.thread
 import contextlib
 import ctypes
+import encodings.idna
 import fcntl
 import ipaddress
 import json
@@ -20,6 +22,9 @@ import socket
 import sys
 from dataclasses import dataclass
 from urllib.parse import urlsplit
+
+# Imported on first use else, when the plain user may not be able to read the standard library any more.
+LOADED_EARLY = (concurrent.futures.thread, encodings.idna)
 
 PORT = 3128
 DEFAULT_PORTS = (80, 443)
@@ -34,10 +39,18 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 # Not public although `ipaddress` of some versions says so: NAT64, 6to4, Teredo (they wrap IPv4
-# addresses), site-local, and Azure's host agent.
+# addresses), site-local, protocol assignments (a cloud's metadata is there), and Azure's host agent.
 REFUSED_NETWORKS: tuple[Network, ...] = tuple(
     ipaddress.ip_network(text)
-    for text in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "fec0::/10", "168.63.129.16/32")
+    for text in (
+        "64:ff9b::/96",
+        "64:ff9b:1::/48",
+        "2002::/16",
+        "2001::/32",
+        "fec0::/10",
+        "192.0.0.0/24",
+        "168.63.129.16/32",
+    )
 )
 
 

@@ -64,7 +64,8 @@ class Sandbox:
     parents: Parents
     name: str
     use_seccomp: bool = True
-    death_reason: str | None = None
+    death_reason: str | None = None  # why the watchdog ended it
+    oom_kills: int = 0  # processes that the system ended for want of memory; known at the end
     ended: threading.Event = field(default_factory=threading.Event)
     _held: HeldProcess | None = None
     _cgroup: ControlGroup | None = None
@@ -177,6 +178,7 @@ class Sandbox:
         self.death_reason = reason
         self._stop_proxy()
         if self._cgroup is not None:
+            self.oom_kills = self._cgroup.oom_kills()
             self._cgroup.remove()
         self.ended.set()
 

@@ -10,16 +10,16 @@ import os
 import tempfile
 from typing import Any
 
-# Refused with EPERM, like a missing capability.
+# Refused with EPERM, like a missing capability. System V memory and queues would belong to no process.
 FORBIDDEN = (
     "acct", "add_key", "bpf", "chroot", "clock_adjtime", "clock_settime", "create_module", "delete_module",
     "fanotify_init", "finit_module", "fsconfig", "fsmount", "fsopen", "fspick", "get_kernel_syms",
     "init_module", "ioperm", "iopl", "kcmp", "kexec_file_load", "kexec_load", "keyctl", "lookup_dcookie",
-    "migrate_pages", "modify_ldt", "mount", "mount_setattr", "move_mount", "move_pages",
+    "migrate_pages", "modify_ldt", "mount", "mount_setattr", "move_mount", "move_pages", "msgget",
     "name_to_handle_at", "nfsservctl", "open_by_handle_at", "open_tree", "perf_event_open", "pidfd_getfd",
     "pivot_root", "process_madvise", "process_mrelease", "process_vm_readv", "process_vm_writev", "ptrace",
     "query_module", "quotactl", "quotactl_fd", "reboot", "request_key", "setdomainname", "sethostname",
-    "setns", "settimeofday", "stime", "swapoff", "swapon", "sysfs", "syslog", "umount", "umount2", "unshare",
+    "setns", "settimeofday", "shmget", "stime", "swapoff", "swapon", "sysfs", "syslog", "umount", "umount2", "unshare",
     "uselib", "userfaultfd", "vhangup", "vm86", "vm86old", "_sysctl",
 )  # fmt: skip
 

@@ -58,6 +58,13 @@ class UidPool:
                 return lease
         raise NoUidLeftError(f"all uids from {self._first} to {self._last} are in use")
 
+    def sweep(self) -> None:
+        """Remove the files of processes that were killed before they could release their uid."""
+        for name in os.listdir(self._folder):
+            lease = self._lock(int(name)) if name.isdigit() else None
+            if lease is not None:
+                lease.release()
+
     def _candidates(self) -> Iterator[int]:
         # A random start keeps a uid from being used again soon after its last sandbox.
         count = self._last - self._first + 1

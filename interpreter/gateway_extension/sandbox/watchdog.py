@@ -22,6 +22,7 @@ WALK_INTERVAL = 3.0  # files are counted at least this often, and at once when t
 WALK_SHARE = 8  # a count that took t seconds is followed by WALK_SHARE * t seconds of peace
 SLACK = 16 * MIB  # growth that is tolerated once writing has been stopped
 MAX_SOCKET_FOLDER = 64  # entries of the socket folder: a kernel makes five
+MAX_FAILURES = 20  # looks in a row
 LOG_BYTES = 8 * 1024
 LOG_CHUNK = 64 * 1024  # of stderr per tick; who writes more waits
 
@@ -52,6 +53,7 @@ class Watchdog:
         self._walk_at = 0.0
         self._free: tuple[int, int] | None = None
         self._full: Usage | None = None  # the usage at which writing was stopped
+        self._failures = 0
         self._log = b""
 
     def start(self) -> None:
@@ -78,7 +80,7 @@ class Watchdog:
         try:
             while not ended.poll(TICK * 1000):
                 self._drain()
-                reason = reason or self._look()
+                reason = reason or self._try_to_look()
                 if reason:
                     signal.pidfd_send_signal(self._watched.init_fd, signal.SIGKILL)
             self._drain()
@@ -86,13 +88,7 @@ class Watchdog:
             pass  # it ended by itself before our signal
         finally:
             os.close(self._wake_read)
-            self._on_end(reason or self._out_of_memory())
-
-    def _out_of_memory(self) -> str | None:
-        watched = self._watched
-        if watched.cgroup is not None and watched.cgroup.oom_kills():
-            return f"out of memory (limit {size_text(watched.limits.memory_bytes)})"
-        return None
+            self._on_end(reason)
 
     def _drain(self) -> None:
         try:
@@ -100,6 +96,16 @@ class Watchdog:
         except BlockingIOError:
             return
         self._log = (self._log + text)[-LOG_BYTES:]
+
+    def _try_to_look(self) -> str | None:
+        """A look that fails (say, no descriptor is free) may be made up for; many may not."""
+        try:
+            reason = self._look()
+        except OSError as error:
+            self._failures += 1
+            return f"limits can't be watched ({error.strerror})" if self._failures > MAX_FAILURES else None
+        self._failures = 0
+        return reason
 
     def _look(self) -> str | None:
         """Why the sandbox has to end now, or None."""
@@ -113,9 +119,10 @@ class Watchdog:
         cpu = cgroup.cpu_seconds() if cgroup is not None else None
         counts_memory = cgroup is not None and "memory" in cgroup.controllers
         if not counts_memory or (limits.cpu_seconds and cpu is None):
-            used = processes.consumption(processes.tree(self._watched.init))
-            cpu = used.cpu_seconds if cpu is None else cpu
-            if not counts_memory and used.memory > limits.memory_bytes:
+            init = self._watched.init
+            pids = processes.tree(init)
+            cpu = processes.cpu_seconds(pids) if cpu is None else cpu
+            if not counts_memory and processes.memory_exceeds(pids, init, limits.memory_bytes):
                 return f"out of memory (limit {size_text(limits.memory_bytes)})"
         if limits.cpu_seconds and cpu is not None and cpu > limits.cpu_seconds:
             return f"CPU time limit reached ({limits.cpu_seconds:g} s)"

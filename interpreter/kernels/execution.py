@@ -1,0 +1,139 @@
+"""One execute request on its way, and the death that may end it."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from interpreter.messages import Message
+
+Listener = Callable[[Message], None]
+
+COMPLETION_GRACE = 1.0  # seconds between the reply and the idle (either first) before we ask
+SILENCE = 2.0  # seconds without a word after which the gateway is asked whether the kernel lives
+
+
+@dataclass(frozen=True, slots=True)
+class KernelDeath:
+    """Why a kernel is gone, as far as it can be known."""
+
+    sentence: str
+    exit_code: int | None = None
+    signal: str | None = None
+
+
+class KernelDiedError(Exception):
+    """The kernel ended while something waited for it."""
+
+    def __init__(self, death: KernelDeath) -> None:
+        super().__init__(death.sentence)
+        self.death = death
+
+
+class Answerer(Protocol):
+    """What an execution needs of its kernel."""
+
+    def is_origin(self, message: Message) -> bool: ...
+    def raise_if_dead(self) -> None: ...
+    async def resync(self) -> None: ...
+    async def check_alive(self) -> None: ...
+
+
+class Execution:
+    """One execute request in flight. Done when reply and idle were both seen, in either order."""
+
+    def __init__(self, kernel: Answerer, msg_id: str, listener: Listener) -> None:
+        self.msg_id = msg_id
+        self.reply: Mapping[str, Any] | None = None
+        self.begun = False
+        """Whether the kernel said anything of the request."""
+        self.incomplete = False
+        """Whether the kernel was past the request before all of its end was seen."""
+        self.reconnected = False
+        """Whether the socket was lost and replaced meanwhile."""
+        self._kernel = kernel
+        self._listener = listener
+        self._idle = False
+        self._heard = False
+        self._half = asyncio.Event()
+        self._full = asyncio.Event()
+
+    def receive(self, message: Message) -> None:
+        """Take a message whose parent is this request."""
+        self._heard = self.begun = True
+        if message.msg_type == "execute_reply":
+            if self.reply is None:
+                self.reply = message.content
+                self._listener(message)
+        elif message.execution_state == "idle":
+            # A forked copy of the kernel says idle too; its message ids hold another process id.
+            if self._kernel.is_origin(message):
+                self._idle = True
+        elif message.channel == "iopub" and message.msg_type != "status":
+            self._listener(message)
+        if self.reply is not None or self._idle:
+            self._half.set()
+        if self.done:
+            self._full.set()
+
+    async def wait(self) -> None:
+        """Until it is done.
+
+        Raises KernelDiedError. When one half is lost on the way, `incomplete` is set and it counts
+        as done: a request that the kernel answers after ours tells.
+        """
+        while not await _is_set(self._half, SILENCE):
+            if not self._heard:
+                await self._kernel.check_alive()
+            self._heard = False
+        await _is_set(self._full, COMPLETION_GRACE)
+        if not self.done:
+            self._kernel.raise_if_dead()
+            await self._kernel.resync()
+            self.finish_incomplete()
+
+    def finish_incomplete(self) -> None:
+        """The kernel is past this request, and what is missing will not come."""
+        if not self.done:
+            self.incomplete = True
+            self.wake()
+
+    def wake(self) -> None:
+        """Let `wait` look again: the request is over, or the kernel is dead."""
+        self._half.set()
+        self._full.set()
+
+    @property
+    def done(self) -> bool:
+        """Whether all has come, or nothing more will while the kernel lives."""
+        return self.incomplete or (self.reply is not None and self._idle)
+
+
+class Probe:
+    """A question to the kernel, repeated until one is answered on both channels.
+
+    The reply on shell shows that nothing of shell is still to come, the idle on iopub that of iopub.
+    """
+
+    def __init__(self) -> None:
+        self.msg_ids: list[str] = []
+        self.answered = asyncio.Event()
+        self._halves: dict[str, set[str]] = {}
+
+    def receive(self, message: Message) -> bool:
+        """Take a message whose parent is one of the questions; whether it is the idle of one."""
+        idle = message.execution_state == "idle"
+        if idle or message.channel == "shell":
+            halves = self._halves.setdefault(message.parent_id, set())
+            halves.add(message.channel)
+            if len(halves) > 1:
+                self.answered.set()
+        return idle
+
+
+async def _is_set(event: asyncio.Event, timeout: float) -> bool:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout):
+            await event.wait()
+    return event.is_set()

@@ -1,0 +1,203 @@
+"""The sessions' folders on a disk that the kernels share with the service."""
+
+import asyncio
+import logging
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from interpreter.workspace import folder
+from interpreter.workspace.files import MAX_ENTRIES, FileInfo, Listing, file_error
+from interpreter.workspace.paths import parse_path
+from interpreter.workspace.removal import remove_tree
+from interpreter.workspace.snapshots import MAX_SCANNED_FILES, Snapshot
+from interpreter.workspace.uploads import Upload, Uploads
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_UPLOADS = ".uploads"  # no session id has a dot
+_REMOVED = ".removed"
+
+
+class HasId(Protocol):
+    """A session, as far as local files need to know it."""
+
+    @property
+    def id(self) -> str: ...
+
+
+class Workspaces:
+    """One folder per session, below one root; it is the working directory of the session's kernel."""
+
+    def __init__(
+        self, root: Path, *, max_file_bytes: int = 1024**3, max_workspace_bytes: int = 4 * 1024**3
+    ) -> None:
+        self.root = root
+        self._uploads = Uploads(
+            root / _UPLOADS, max_file_bytes=max_file_bytes, max_workspace_bytes=max_workspace_bytes
+        )
+
+    def prepare(self) -> None:
+        """Make the root, and delete what an earlier process left half done. Blocks."""
+        self.root.mkdir(mode=0o711, parents=True, exist_ok=True)
+        self._uploads.prepare()
+        self._remove(_REMOVED)
+
+    def create(self, session_id: str) -> Path:
+        """Make the session's folder, readable by nobody else. Blocks."""
+        path = self.root / session_id
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return path
+
+    def remove(self, session_id: str) -> None:
+        """Delete the session's folder with all that is in it. Links are not followed. Blocks.
+
+        It is out of sight at once; what can't be deleted is tried again at the next start.
+        """
+        removed = self.root / _REMOVED
+        try:
+            removed.mkdir(mode=0o700, exist_ok=True)
+            name = f"{session_id}-{secrets.token_hex(4)}"
+            (self.root / session_id).rename(removed / name)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            log.error("A session's folder could not be removed (%s).", error.strerror)
+            return
+        self._remove(name, below=removed)
+
+    def snapshot(self, session_id: str) -> Snapshot:
+        """What regular files there are; hidden folders and links are left out. Blocks."""
+        try:
+            root = folder.open_root(str(self.root / session_id))
+        except OSError:
+            return Snapshot()  # deleted by the code itself
+        try:
+            found, complete, taken_at = folder.scan(root, MAX_SCANNED_FILES)
+        except OSError:
+            return Snapshot(complete=False)
+        finally:
+            os.close(root)
+        return Snapshot({entry.path: entry for entry in found}, complete, taken_at)
+
+    def files(self, session: HasId) -> "LocalFiles":
+        """The files of a session."""
+        return LocalFiles(self, session.id)
+
+    async def begin_upload(self, session: HasId) -> Upload:
+        """An upload of one file to a session. Raises NotFoundError, UnavailableError."""
+        return await self._uploads.begin(session.id, self.files(session))
+
+    def _remove(self, name: str, *, below: Path | None = None) -> None:
+        parent = os.open(below or self.root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            remove_tree(parent, name)
+        except OSError as error:
+            log.error("A session's folder could not be deleted in full (%s).", error.strerror)
+        finally:
+            os.close(parent)
+
+
+class LocalFiles:
+    """The files of one session. Implements `Files`."""
+
+    def __init__(self, workspaces: Workspaces, session_id: str) -> None:
+        self._workspaces = workspaces
+        self._session_id = session_id
+        self._path = str(workspaces.root / session_id)
+
+    async def list(self, *, limit: int, after: str | None = None, descending: bool = False) -> Listing:
+        """See `Files.list`."""
+
+        def work(root: int) -> Listing:
+            found, more = folder.page(
+                root, limit=limit, after=after, descending=descending, max_entries=MAX_ENTRIES
+            )
+            return Listing(tuple(map(FileInfo.of, found)), more)
+
+        return await self._do(work)
+
+    async def open(self, path: str) -> "LocalOpenFile":
+        """See `Files.open`."""
+        parts = parse_path(path)
+        descriptor = await self._do(lambda root: folder.open_file(root, parts))
+        return LocalOpenFile(descriptor, path)
+
+    async def put(self, path: str, source: Path) -> FileInfo:
+        """See `Files.put`. The file is moved."""
+        parts = parse_path(path)
+
+        def work(root: int) -> FileInfo:
+            folder.place(root, parts, str(source))
+            return FileInfo.of(folder.stat_file(root, parts))
+
+        return await self._do(work, making=True)
+
+    async def find(self, path: str) -> FileInfo | None:
+        """See `Files.find`."""
+        parts = parse_path(path)
+
+        def work(root: int) -> FileInfo | None:
+            try:
+                return FileInfo.of(folder.stat_file(root, parts))
+            except FileNotFoundError:
+                return None
+
+        return await self._do(work, making=True)
+
+    async def delete(self, path: str) -> None:
+        """See `Files.delete`."""
+        parts = parse_path(path)
+        await self._do(lambda root: folder.delete(root, parts))
+
+    async def used_bytes(self) -> int:
+        """See `Files.used_bytes`."""
+        return await self._do(lambda root: folder.used_bytes(root, max_entries=MAX_ENTRIES))
+
+    async def snapshot(self) -> Snapshot:
+        """See `Files.snapshot`."""
+        return await asyncio.to_thread(self._workspaces.snapshot, self._session_id)
+
+    async def _do(self, work: Callable[[int], T], *, making: bool = False) -> T:
+        def in_thread() -> T:
+            with _mapped(making):
+                root = folder.open_root(self._path)
+                try:
+                    return work(root)
+                finally:
+                    os.close(root)
+
+        return await asyncio.to_thread(in_thread)
+
+
+class LocalOpenFile:
+    """An open file. Implements `OpenFile`."""
+
+    def __init__(self, descriptor: int, path: str) -> None:
+        self._file = os.fdopen(descriptor, "rb", buffering=0)
+        self.info = FileInfo.of(folder.entry_of(path, os.fstat(descriptor)))
+
+    async def read(self, offset: int, size: int) -> bytes:
+        """See `OpenFile.read`."""
+
+        def work() -> bytes:
+            with _mapped():
+                return os.pread(self._file.fileno(), size, offset)
+
+        return await asyncio.to_thread(work)
+
+    async def aclose(self) -> None:
+        """See `OpenFile.aclose`."""
+        self._file.close()
+
+
+@contextmanager
+def _mapped(making: bool = False) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise file_error(error, making=making) from error

@@ -1,0 +1,50 @@
+"""What files there were before a run and after it, and so what the run did to them. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from interpreter.models import FileChange
+from interpreter.workspace.folder import Entry
+from interpreter.workspace.paths import file_url, mime_type_of
+
+MAX_SCANNED_FILES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The regular files at one moment (ns since the epoch), by path.
+
+    Not ``complete``: there were too many to see all.
+    """
+
+    files: Mapping[str, Entry] = field(default_factory=dict)
+    complete: bool = True
+    taken_at: int = 0
+
+
+def changes(session_id: str, before: Snapshot, after: Snapshot) -> tuple[FileChange, ...]:
+    """What happened between two snapshots, in the order of the paths.
+
+    Of files that a snapshot which is not complete left out nothing is known: they don't count as
+    deleted, and as created only when they changed after the first snapshot.
+    """
+    if before.files == after.files:
+        return ()
+    complete = before.complete and after.complete
+    found = []
+    for path in sorted(before.files.keys() | after.files.keys()):
+        old, new = before.files.get(path), after.files.get(path)
+        if new is None:
+            change = "deleted" if complete else ""
+        elif old is None:
+            change = "created" if complete or new.changed > before.taken_at else ""
+        else:
+            change = "modified" if _signature(old) != _signature(new) else ""
+        if change:
+            size = new.size if new else 0
+            found.append(FileChange(path, size, mime_type_of(path), change, file_url(session_id, path)))
+    return tuple(found)
+
+
+def _signature(entry: Entry) -> tuple[int, int, int]:
+    return entry.modified, entry.size, entry.inode

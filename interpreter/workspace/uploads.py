@@ -1,0 +1,158 @@
+"""Uploads on their way: collected in a folder of the service's own, moved in place when they are whole."""
+
+import asyncio
+import os
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from interpreter.errors import TooLargeError
+from interpreter.workspace.files import FileInfo, Files, file_error
+from interpreter.workspace.paths import parse_path
+
+_WRITE_SIZE = 1024**2  # bytes collected before they go to the disk
+
+
+@dataclass(eq=False)
+class _Account:
+    """What a session's files and its open uploads come to."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    stored: int = 0
+    uploads: set["Upload"] = field(default_factory=set)
+
+    @property
+    def total(self) -> int:
+        return self.stored + sum(upload.size for upload in self.uploads)
+
+
+class Uploads:
+    """All uploads that are open.
+
+    ``folder`` is on the file system of the workspaces, out of reach of the code that runs in them.
+    Limits in bytes.
+    """
+
+    def __init__(self, folder: Path, *, max_file_bytes: int, max_workspace_bytes: int) -> None:
+        self._folder = folder
+        self._max_file_bytes = max_file_bytes
+        self._max_workspace_bytes = max_workspace_bytes
+        self._accounts: dict[str, _Account] = {}
+
+    def prepare(self) -> None:
+        """Make the folder, and delete what an earlier process left in it. Blocks."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for left in self._folder.iterdir():
+            left.unlink(missing_ok=True)
+
+    async def begin(self, session_id: str, files: Files) -> "Upload":
+        """An upload of one file to a session. End it with `Upload.commit` or `Upload.discard`."""
+        account = self._accounts.setdefault(session_id, _Account())
+        upload = Upload(self, account, session_id, files, self._folder / secrets.token_hex(16))
+        account.uploads.add(upload)  # before anything is awaited, so that the account stays
+        try:
+            upload.create()
+            async with account.lock:
+                account.stored = await files.used_bytes()
+        except BaseException:
+            upload.discard()
+            raise
+        return upload
+
+    def check(self, account: _Account, upload: "Upload") -> None:
+        """TooLargeError when a limit is passed."""
+        if upload.size > self._max_file_bytes:
+            raise TooLargeError(
+                f"The file is over max_file_bytes ({self._max_file_bytes}); send a smaller one."
+            )
+        if account.total - upload.replaced > self._max_workspace_bytes:
+            raise TooLargeError(
+                f"The session's files would be over max_workspace_bytes ({self._max_workspace_bytes}); "
+                "delete some or send less."
+            )
+
+    def forget(self, session_id: str, upload: "Upload") -> None:
+        """The upload is over."""
+        account = self._accounts.get(session_id)
+        if account is not None:
+            account.uploads.discard(upload)
+            if not account.uploads:
+                del self._accounts[session_id]
+
+
+class Upload:
+    """One file on its way; a megabyte of it at most is in memory."""
+
+    def __init__(
+        self, uploads: Uploads, account: _Account, session_id: str, files: Files, source: Path
+    ) -> None:
+        self.size = 0
+        self.replaced = 0
+        """Bytes of the file that this one will replace."""
+        self._uploads = uploads
+        self._account = account
+        self._session_id = session_id
+        self._files = files
+        self._source = source
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+
+    def create(self) -> None:
+        """Make the file that collects it, readable by nobody else."""
+        try:
+            os.close(os.open(self._source, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        except OSError as error:
+            raise file_error(error, making=True) from error
+
+    async def replace(self, path: str) -> None:
+        """Count on the room of the file that is there now."""
+        parse_path(path)
+        old = await self._files.find(path)
+        self.replaced = old.size if old is not None else 0
+
+    async def write(self, chunk: bytes) -> None:
+        """Add the next bytes. Raises TooLargeError, UnavailableError (disk full); then discard it."""
+        self.size += len(chunk)
+        self._uploads.check(self._account, self)
+        self._waiting.append(chunk)
+        self._waiting_bytes += len(chunk)
+        if self._waiting_bytes >= _WRITE_SIZE:
+            await self._flush()
+
+    async def commit(self, path: str) -> FileInfo:
+        """Put the whole file in its place; what was there is replaced. Raises as `Files.put`, TooLargeError."""
+        try:
+            await self._flush()
+            async with self._account.lock:
+                await self.replace(path)
+                self._uploads.check(self._account, self)
+                info = await self._files.put(path, self._source)
+                self._account.stored += self.size - self.replaced
+        finally:
+            self.discard()
+        return info
+
+    def discard(self) -> None:
+        """Leave nothing behind. Once is enough, more does no harm; nothing after a commit.
+
+        A write that is under way in its thread finds no file and ends.
+        """
+        self._waiting.clear()
+        self._uploads.forget(self._session_id, self)
+        self._source.unlink(missing_ok=True)
+
+    async def _flush(self) -> None:
+        chunks, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        if chunks:
+            await asyncio.to_thread(self._append, chunks)
+
+    def _append(self, chunks: list[bytes]) -> None:
+        try:
+            descriptor = os.open(self._source, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            with os.fdopen(descriptor, "wb", buffering=0) as file:
+                for chunk in chunks:
+                    view = memoryview(chunk)
+                    while view:
+                        view = view[file.write(view) :]
+        except OSError as error:
+            raise file_error(error, making=True) from error

@@ -1,0 +1,247 @@
+"""Each limit holds, ends in a clear error or a clear reason of death, and leaves others alone."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sandbox_kit import Boxed, boxed, kernel_argv
+
+MIB = 1024**2
+SMALL = {"memory_bytes": 300 * MIB}
+
+
+def used_bytes(folder: Path) -> int:
+    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.fixture(scope="module")
+def tight() -> Iterator[Boxed]:
+    """A kernel that outlives its tests: these limits end in errors, not in its death."""
+    config = SMALL | {
+        "tmp_bytes": 8 * MIB,
+        "shm_bytes": 8 * MIB,
+        "max_open_files": 100,
+        "max_file_bytes": 20 * MIB,
+    }
+    with boxed(config) as kernel:
+        yield kernel
+
+
+def test_too_large_an_allocation_is_a_memory_error_and_the_kernel_lives(tight: Boxed) -> None:
+    assert "MemoryError" in tight.run("x = bytearray(400 * 1024**2)")
+    assert tight.run("print('alive')") == "alive\n"
+
+
+def test_a_kernel_out_of_memory_says_so() -> None:
+    """Shared memory is not in the process's data, so nothing but the session's limit stops it."""
+    code = """
+import mmap
+m = mmap.mmap(-1, 600 * 1024**2)
+for i in range(0, len(m), 4096): m[i] = 1
+import time; time.sleep(60)
+"""
+    with boxed(SMALL) as kernel:
+        kernel.start_run(code)
+        assert kernel.wait_for_death() == "out of memory (limit 300 MiB)"
+
+
+def test_a_child_out_of_memory_is_no_reason_for_a_later_end() -> None:
+    code = """
+import mmap, os
+if os.fork() == 0:
+    m = mmap.mmap(-1, 600 * 1024**2)
+    for i in range(0, len(m), 4096): m[i] = 1
+    os._exit(0)
+print(os.wait()[1])
+"""
+    with boxed(SMALL) as kernel:
+        if "memory" in kernel.provisioner._sandbox.enforced:
+            assert kernel.run(code) == "9\n"
+            kernel.start_run("os._exit(4)")
+            assert kernel.wait_for_death() == "exit code 4"
+        else:  # the watchdog can't tell whose fault it is
+            kernel.start_run(code)
+            assert kernel.wait_for_death() == "out of memory (limit 300 MiB)"
+
+
+@pytest.mark.parametrize("folder", ["/tmp", "/dev/shm", "/home/user"])
+def test_memory_file_systems_have_a_size(tight: Boxed, folder: str) -> None:
+    assert "No space left on device" in tight.run(f"open('{folder}/x', 'wb').write(bytes(16 * 1024**2))")
+
+
+def test_files_in_memory_without_a_name_count_as_memory() -> None:
+    code = """
+import os, time
+fds = [os.memfd_create('hidden') for _ in range(6)]
+for fd in fds:
+    for _ in range(100): os.write(fd, bytes(2**20))
+time.sleep(60)
+"""
+    with boxed(SMALL) as kernel:
+        kernel.start_run(code)
+        assert kernel.wait_for_death() == "out of memory (limit 300 MiB)"
+
+
+def test_a_fork_bomb_stops_at_the_limit_and_the_kernel_lives() -> None:
+    code = """
+import os, time
+made = 0
+try:
+    while True:
+        if os.fork() == 0:
+            time.sleep(60); os._exit(0)
+        made += 1
+except OSError as error:
+    print(error.strerror, made <= 64)
+"""
+    with boxed({"max_processes": 64}) as kernel, boxed({"max_processes": 64}) as other:
+        assert kernel.run(code) == "Resource temporarily unavailable True\n"
+        # Counted per session, not per user: the neighbour still has all of its own.
+        assert other.run("import subprocess; print(subprocess.run(['true']).returncode)") == "0\n"
+        assert "True" in other.run(code)
+
+
+def test_open_files_and_file_size_are_limited(tight: Boxed) -> None:
+    assert "Too many open files" in tight.run("fs = [open('/dev/null') for _ in range(200)]")
+    tight.run("fs = None")
+    assert "File too large" in tight.run("open('big', 'wb').write(bytes(24 * 1024**2))")
+    raised = tight.run("import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2**40, 2**40))")
+    assert raised.startswith("ValueError")
+
+
+FILL = """
+import time
+written = 0
+try:
+    for n in range(100000):
+        with open(f'fill-{n % 50}-{n}', 'wb') as f: f.write(bytes(1024**2))
+        written += 1
+        time.sleep(0.005)
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+def test_a_full_workspace_refuses_to_grow_and_recovers_when_files_go() -> None:
+    with boxed({"workspace_bytes": 64 * MIB}) as kernel:
+        assert kernel.run(FILL) == "File too large\n"
+        assert used_bytes(kernel.workspace) < 400 * MIB
+        kernel.run("!rm -f fill-*")
+        deadline = time.monotonic() + 10
+        while kernel.run("open('again', 'wb').write(bytes(1024)); print('ok')") != "ok\n":
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+
+def test_deleted_files_that_are_still_open_count() -> None:
+    code = """
+import os, time
+files = []
+while len(files) < 3000:
+    f = open('x', 'wb')
+    os.unlink('x')
+    files.append(f)
+    f.write(bytes(2**20))
+    f.flush()
+    time.sleep(0.005)
+"""
+    with boxed({"workspace_bytes": 64 * MIB, "max_open_files": 4096}) as kernel:
+        assert "File too large" in kernel.run(code)
+        assert int(kernel.run("print(len(files))")) < 400
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        # blocks behind a size that was there before: no write makes the file larger
+        "f = open('x', 'wb+'); f.truncate(2**31 - 1); import mmap; m = mmap.mmap(f.fileno(), 0)\nfor i in range(0, 2**31 - 2**20, 4096): m[i] = 1",
+        # the limit set back by the program itself
+        "import resource\nn = 0\nwhile True:\n try:\n  resource.setrlimit(resource.RLIMIT_FSIZE, (resource.getrlimit(resource.RLIMIT_FSIZE)[1],) * 2); open(f'f{n}', 'wb').write(bytes(2**20)); n += 1\n except OSError: pass",
+    ],
+    ids=["mapped", "unlimited"],
+)
+def test_who_fills_the_disk_another_way_is_ended(code: str) -> None:
+    with boxed({"workspace_bytes": 32 * MIB, "max_open_files": 4096}) as kernel:
+        kernel.start_run(code)
+        assert kernel.wait_for_death() == "workspace full (limit 32 MiB)"
+
+
+def test_too_many_files_end_the_kernel() -> None:
+    code = "n = 0\nwhile True:\n open(f'file-{n}\\n', 'w').close(); n += 1"
+    with boxed({"max_workspace_files": 2000}) as kernel:
+        kernel.start_run(code)
+        assert kernel.wait_for_death().startswith(
+            "too many or too deeply nested files in the workspace (limit 2000)"
+        )
+
+
+def test_too_many_files_in_memory_end_the_kernel() -> None:
+    code = "n = 0\nwhile n < 10**6:\n open(f'/tmp/{n}', 'w').close(); n += 1"
+    with boxed({"max_workspace_files": 2000}) as kernel:
+        kernel.start_run(code)
+        assert kernel.wait_for_death() == "too many files in memory (limit 2000)"
+
+
+def test_cpu_time_and_age_are_limited_over_all_processes() -> None:
+    with boxed({"cpu_seconds": 1.5}) as kernel, boxed({"wall_seconds": 1.5}) as old:
+        kernel.start_run("import os\nfor _ in range(3): os.fork()\nwhile True: pass")
+        assert old.wait_for_death() == "wall time limit reached (1.5 s)"
+        assert kernel.wait_for_death() == "CPU time limit reached (1.5 s)"
+
+
+def test_the_admins_bounds_win_and_a_session_can_only_lower() -> None:
+    config = {"memory_bytes": 4 * 1024**3, "max_limits": {"memory_bytes": 600 * MIB}}
+    wish = {"KERNEL_LIMITS": '{"max_open_files": 99, "memory_bytes": 99999999999}'}
+    with boxed(config, env=wish) as kernel:
+        assert kernel.provisioner.limits.memory_bytes == 600 * MIB
+        assert (
+            kernel.run("import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))") == "(99, 99)\n"
+        )
+
+
+def test_a_wish_that_is_no_limit_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown limit"), boxed(env={"KERNEL_LIMITS": '{"memory": 1}'}):
+        pass
+
+
+def slowest(kernel: Boxed, count: int = 6) -> float:
+    times = []
+    for _ in range(count):
+        started = time.monotonic()
+        assert kernel.run("print(sum(range(1000)))") == "499500\n"
+        times.append(time.monotonic() - started)
+    return max(times)
+
+
+def test_a_neighbour_does_not_notice_a_session_at_its_limits() -> None:
+    abuse = """
+import os, threading, time
+def fill():
+    n = 0
+    while True:
+        try: open(f'f{n}', 'wb').write(bytes(2**20)); n += 1
+        except OSError: time.sleep(0.01)
+threading.Thread(target=fill, daemon=True).start()
+for _ in range(40):
+    try:
+        if os.fork() == 0:
+            x = []
+            while True:
+                try: x.append(bytearray(2**20))
+                except MemoryError: pass
+    except OSError: pass
+while True: pass
+"""
+    config = {"memory_bytes": 256 * MIB, "max_processes": 48, "workspace_bytes": 32 * MIB, "cpu_share": 128}
+    with boxed(config) as bad, boxed() as good:
+        bad.start_run(abuse)
+        time.sleep(0.5)
+        assert slowest(good) < 2.0
+
+
+def test_flooding_its_own_stderr_fills_nothing() -> None:
+    argv = ["/bin/sh", "-c", 'cat /dev/zero >&2 & exec "$0" "$@"', *kernel_argv()]
+    with boxed(argv=argv) as kernel:
+        assert kernel.run("print('up')") == "up\n"
+        assert len(kernel.provisioner._sandbox.log) <= 8192

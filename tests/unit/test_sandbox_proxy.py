@@ -1,0 +1,178 @@
+"""Where the proxy of a sandbox lets requests go."""
+
+import asyncio
+import ipaddress
+import socket
+
+import pytest
+
+from interpreter.gateway_extension.sandbox.proxy import (
+    Policy,
+    Proxy,
+    RefusedError,
+    Rule,
+    is_local,
+    is_public,
+    parse_head,
+    resolve,
+)
+
+
+def policy(*entries: str, public: bool = False) -> Policy:
+    return Policy(tuple(Rule.parse(entry) for entry in entries), public)
+
+
+def allows(rules: Policy, host: str, port: int) -> bool:
+    try:
+        rules.check_host(host, port)
+    except RefusedError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("entry", "host", "port", "allowed"),
+    [
+        ("pypi.org", "pypi.org", 443, True),
+        ("pypi.org", "pypi.org", 80, True),
+        ("pypi.org", "pypi.org", 22, False),
+        ("pypi.org:8443", "pypi.org", 8443, True),
+        ("pypi.org:8443", "pypi.org", 443, False),
+        ("PyPI.org.", "pypi.org", 443, True),
+        ("pypi.org", "notpypi.org", 443, False),
+        ("pypi.org", "pypi.org.evil.example", 443, False),
+        ("pypi.org", "files.pypi.org", 443, False),
+        ("*.pypi.org", "files.pypi.org", 443, True),
+        ("*.pypi.org", "a.b.pypi.org", 443, True),
+        ("*.pypi.org", "pypi.org", 443, False),
+        ("*.pypi.org", "evilpypi.org", 443, False),
+        ("10.0.0.0/8", "10.1.2.3", 443, True),
+        ("10.0.0.0/8", "11.1.2.3", 443, False),
+        ("[::1]:80", "::1", 80, True),
+        ("127.0.0.1", "::ffff:127.0.0.1", 80, True),
+    ],
+)
+def test_only_listed_hosts_and_ports(entry: str, host: str, port: int, allowed: bool) -> None:
+    assert allows(policy(entry), host, port) is allowed
+
+
+@pytest.mark.parametrize(
+    "entry", ["", "http://pypi.org", "pypi.org/simple", "*", "a b", "pypi.org:0", "pypi.org:x", "*.", "a..b"]
+)
+def test_an_entry_that_is_no_host_is_an_error(entry: str) -> None:
+    with pytest.raises(ValueError, match="not a"):
+        Rule.parse(entry)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1", "127.8.8.8", "0.0.0.0", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254",
+        "100.64.0.1", "100.100.100.200", "168.63.129.16", "192.0.0.192", "224.0.0.1", "255.255.255.255",
+        "198.18.0.1", "240.0.0.1", "::", "::1", "fe80::1", "fd00:ec2::254", "fc00::1", "ff02::1", "fec0::1",
+        "::ffff:127.0.0.1", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "2001:0:1::1",
+    ],
+)  # fmt: skip
+def test_addresses_that_are_not_of_the_internet_are_refused(address: str) -> None:
+    parsed = ipaddress.ip_address(address)
+    assert not is_public(parsed)
+    with pytest.raises(RefusedError):
+        policy("some.host", public=True).check_address(parsed, "some.host")
+
+
+@pytest.mark.parametrize("address", ["1.1.1.1", "93.184.216.34", "2606:4700:4700::1111"])
+def test_public_addresses_pass(address: str) -> None:
+    assert is_public(ipaddress.ip_address(address))
+    assert not is_local(ipaddress.ip_address(address))
+
+
+def test_the_hosts_own_address_is_known() -> None:
+    assert is_local(ipaddress.ip_address("127.0.0.1"))
+
+
+async def test_a_listed_name_at_a_private_address_needs_that_address_listed() -> None:
+    with pytest.raises(RefusedError, match="not at a public address"):
+        await resolve(policy("localhost"), "localhost", 80)
+    family, address = await resolve(policy("localhost", "127.0.0.1", "::1"), "localhost", 80)
+    assert (family, address) == (socket.AF_INET, "127.0.0.1")
+
+
+async def test_a_name_that_does_not_resolve_is_refused() -> None:
+    with pytest.raises(RefusedError, match="can't be resolved"):
+        await resolve(policy(), "no-such-host.invalid", 80)
+
+
+def test_heads_of_both_kinds() -> None:
+    assert parse_head(b"CONNECT PyPI.org:443 HTTP/1.1\r\nHost: x\r\n\r\n") == (
+        "CONNECT",
+        "pypi.org",
+        443,
+        b"",
+    )
+    method, host, port, forward = parse_head(
+        b"GET http://u:p@h.example:81/a?b HTTP/1.1\r\nHost: other\r\nProxy-Authorization: s\r\nAccept: */*\r\n\r\n"
+    )
+    assert (method, host, port) == ("GET", "h.example", 81)
+    assert forward == b"GET /a?b HTTP/1.1\r\nHost: h.example:81\r\nConnection: close\r\nAccept: */*\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"CONNECT pypi.org HTTP/1.1\r\n\r\n",
+        b"GET file:///etc/passwd HTTP/1.1\r\n\r\n",
+        b"nonsense\r\n\r\n",
+        b"GET http:// HTTP/1.1\r\n\r\n",
+        b"CONNECT [::1:443 HTTP/1.1\r\n\r\n",
+        b"\xff\xfe x HTTP/1.1\r\n\r\n",
+    ],
+)
+def test_what_is_no_proxy_request_is_refused(head: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011  (the texts are of several libraries)
+        parse_head(head)
+
+
+async def ask(rules: Policy, request: bytes) -> bytes:
+    server = await asyncio.start_server(Proxy(rules).serve, "127.0.0.1", 0)
+    async with server:
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.write(request)
+        answer = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+    return answer
+
+
+async def test_a_refusal_is_a_403_with_a_sentence() -> None:
+    answer = await ask(policy("pypi.org"), b"CONNECT example.org:443 HTTP/1.1\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 403 ")
+    assert answer.endswith(b"The network policy of this session does not allow example.org:443.\n")
+
+
+async def test_nonsense_is_a_400_and_silence_of_the_host_a_502() -> None:
+    assert (await ask(policy(), b"hello\r\n\r\n")).startswith(b"HTTP/1.1 400 ")
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    answer = await ask(policy(f"127.0.0.1:{port}"), f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\n\r\n".encode())
+    assert answer.startswith(b"HTTP/1.1 502 ")
+
+
+async def test_a_tunnel_carries_bytes_both_ways() -> None:
+    async def shout(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write((await reader.read(100)).upper())
+        await writer.drain()
+        writer.close()
+
+    host = await asyncio.start_server(shout, "127.0.0.1", 0)
+    async with host:
+        port = host.sockets[0].getsockname()[1]
+        server = await asyncio.start_server(Proxy(policy(f"127.0.0.1:{port}")).serve, "127.0.0.1", 0)
+        async with server:
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            writer.write(f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\n\r\n".encode())
+            assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"quiet")
+            assert await reader.read() == b"QUIET"
+            writer.close()
+            await writer.wait_closed()
