@@ -58,7 +58,7 @@ clean: ## Remove both environments and all caches
 # The stamps hold the time of the last complete installation, so that a second call costs nothing.
 $(SERVICE_STAMP): pyproject.toml | system
 	@echo "==> service environment: installing into $(VENV)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install $(PIP_OPTIONS) -e .
 	@touch $@
 
@@ -69,7 +69,7 @@ $(DEV_STAMP): $(SERVICE_STAMP)
 
 $(KERNEL_STAMP): gateway_config/kernel-requirements.txt gateway_config/install_kernel.py $(wildcard gateway_config/ipython/*.py) | system
 	@echo "==> kernel environment: creating $(KERNEL_ENV)"
-	@test -x $(KERNEL_ENV)/bin/python || $(PYTHON) -m venv $(KERNEL_ENV)
+	@$(KERNEL_ENV)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(KERNEL_ENV)
 	@echo "==> kernel environment: installing numpy, pandas, matplotlib ... (a few minutes the first time)"
 	@$(KERNEL_ENV)/bin/python -m pip install $(PIP_OPTIONS) -r gateway_config/kernel-requirements.txt
 	@$(KERNEL_ENV)/bin/python -m pip freeze > $(KERNEL_ENV)/installed.txt

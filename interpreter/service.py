@@ -18,6 +18,7 @@ from tornado.netutil import bind_sockets
 from interpreter.api.routes import make_application
 from interpreter.api.services import Services
 from interpreter.errors import GatewayError, InterpreterError, SettingsError
+from interpreter.kernel_files import KernelWorkspaces, SessionFiles
 from interpreter.kernels.embedded import EmbeddedGateway
 from interpreter.kernels.gateway import Gateway
 from interpreter.kernels.launcher import GatewayLauncher
@@ -95,10 +96,12 @@ class Service:
         sessions = SessionManager(
             settings, self._launcher(gateway, embedded), recorder, workspaces, clock=utc_now
         )
+        is_shared = embedded is not None or bool(settings.gateway_workspace_path)
+        files: SessionFiles = workspaces if is_shared else KernelWorkspaces(workspaces.uploads)
         metrics = Metrics(registry, live_sessions=sessions.count)
-        runs = RunManager(
-            settings, sessions, recorder, workspaces, clock=utc_now, observe=metrics.observe_run
-        )
+        runs = RunManager(settings, sessions, recorder, files, clock=utc_now, observe=metrics.observe_run)
+        if isinstance(files, KernelWorkspaces):
+            sessions.add_end_hook(files.session_ends)
         connections_close_at = len(self._closers)
         self._closers.append(("the runs", runs.aclose))
         self._closers.append(("the sessions", sessions.aclose))
@@ -110,7 +113,7 @@ class Service:
             sessions=sessions,
             runs=runs,
             recorder=recorder,
-            workspaces=workspaces,
+            workspaces=files,
             readiness={
                 "gateway": lambda: _gateway_ready(gateway, settings.kernel_name),
                 "store": lambda: _problem_ready(store.find_problem()),

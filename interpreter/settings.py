@@ -148,7 +148,9 @@ def validate(settings: Settings) -> None:
 
 
 _POSITIVE = frozenset(
-    ("max_sessions", "cull_interval", "interrupt_grace", "keepalive_interval", "max_body_bytes")
-    + ("max_code_bytes", "max_output_bytes", "max_mime_bytes", "max_display_bytes", "max_outputs")
-    + ("max_model_text_bytes", "max_file_bytes", "max_workspace_bytes", "max_queued_runs")
+    {
+        *("max_sessions", "max_queued_runs", "cull_interval", "interrupt_grace", "keepalive_interval"),
+        *("max_body_bytes", "max_code_bytes", "max_output_bytes", "max_mime_bytes", "max_display_bytes"),
+        *("max_outputs", "max_model_text_bytes", "max_file_bytes", "max_workspace_bytes"),
+    }
 )

@@ -3,10 +3,10 @@
 from typing import Protocol
 
 from ..errors import InvalidRequestError
+from ..kernel_files import SessionFiles
 from ..sessions import Session
 from ..workspace import FileInfo, Upload, parse_path
 from .multipart import MultipartReader, PartBegin, PartData
-from .services import SessionFiles
 
 MAX_FILES = 1000  # in one multipart body
 _MAX_FIELD_BYTES = 4096

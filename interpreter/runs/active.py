@@ -41,7 +41,7 @@ class ActiveRun:
             run.id, limits, displays, code=run.code, on_event=self.log.append, on_amend=on_amend
         )
         self._on_late = on_late
-        self.late_delay = 0.5
+        self.late_delay = 0.0
         self.late_timer: asyncio.TimerHandle | None = None
         self._stop: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
         self._finished = asyncio.Event()

@@ -41,8 +41,8 @@ class Amendments:
             return
         self._late.add(active)
         loop = asyncio.get_running_loop()
+        active.late_delay = min(max(active.late_delay * 2, FIRST_DELAY), MAX_DELAY)
         active.late_timer = loop.call_later(active.late_delay, self._record_late, active)
-        active.late_delay = min(active.late_delay * 2, MAX_DELAY)
 
     def update_display(self, run_id: str, index: int, data: JSON, metadata: JSON) -> None:
         """An update of a display that an earlier run made."""

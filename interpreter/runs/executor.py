@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from interpreter.errors import InterpreterError
+from interpreter.kernel_files import SessionFiles
 from interpreter.kernels.background import Background
 from interpreter.kernels.kernel import Kernel
 from interpreter.models import Run, RunError, RunStatus
@@ -19,7 +20,7 @@ from interpreter.runs.lanes import Lane
 from interpreter.runs.replay import Replayed, replay
 from interpreter.sessions import Session, SessionKernels
 from interpreter.settings import Settings
-from interpreter.workspace import Workspaces, changes
+from interpreter.workspace import changes
 
 STATE_LOST = "The kernel was restarted: earlier variables and imports are gone."
 STUCK = "The run before did not stop when it was interrupted. "
@@ -35,7 +36,7 @@ class Executor:
         settings: Settings,
         kernels: SessionKernels,
         recorder: Recorder,
-        workspaces: Workspaces,
+        workspaces: SessionFiles,
         *,
         amendments: Amendments,
         background: Background,
@@ -76,7 +77,7 @@ class Executor:
         if kernel is None:
             await self.finish(lane, active, stopped(active.stop.result()))
             return
-        before = await asyncio.to_thread(self._workspaces.snapshot, session.id)
+        before = await self._workspaces.files(session).snapshot()
         fresh, session.fresh_kernel_reason = session.fresh_kernel_reason, None
         if fresh:
             lane.displays.clear()
@@ -87,7 +88,7 @@ class Executor:
             active, kernel, timeout=active.run.timeout, grace=self._settings.interrupt_grace
         )
         self._look_after_kernel(session, kernel, outcome)
-        after = await asyncio.to_thread(self._workspaces.snapshot, session.id)
+        after = await self._workspaces.files(session).snapshot()
         active.update(files=changes(session.id, before, after))
         await self.finish(lane, active, outcome)
 

@@ -13,6 +13,7 @@ from interpreter.errors import (
     UnavailableError,
 )
 from interpreter.events import RunEvent, replay_events
+from interpreter.kernel_files import SessionFiles
 from interpreter.kernels.background import Background
 from interpreter.models import Principal, Run, RunRequest, RunStatus, run_id_of
 from interpreter.outputs import OutputLimits
@@ -33,7 +34,6 @@ from interpreter.runs.lanes import Lane
 from interpreter.runs.replay import Replayed
 from interpreter.sessions import Session, SessionManager
 from interpreter.settings import Settings
-from interpreter.workspace import Workspaces
 
 KEPT_RUNS = 256  # finished runs whose events can still be followed one by one
 KEPT_BYTES = 16 * 1024**2  # of the outputs in their events
@@ -53,7 +53,7 @@ class RunManager:
         settings: Settings,
         sessions: SessionManager,
         recorder: Recorder,
-        workspaces: Workspaces,
+        workspaces: SessionFiles,
         *,
         clock: Callable[[], datetime],
         observe: Callable[[Run], None] = lambda run: None,

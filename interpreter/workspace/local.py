@@ -13,7 +13,7 @@ from interpreter.workspace import folder
 from interpreter.workspace.files import MAX_ENTRIES, FileInfo, Listing, file_error
 from interpreter.workspace.paths import parse_path
 from interpreter.workspace.removal import remove_tree
-from interpreter.workspace.snapshots import MAX_SCANNED_FILES, Snapshot
+from interpreter.workspace.snapshots import MAX_SCANNED_FILES, UNKNOWN, Snapshot
 from interpreter.workspace.uploads import Upload, Uploads
 
 log = logging.getLogger(__name__)
@@ -37,14 +37,14 @@ class Workspaces:
         self, root: Path, *, max_file_bytes: int = 1024**3, max_workspace_bytes: int = 4 * 1024**3
     ) -> None:
         self.root = root
-        self._uploads = Uploads(
+        self.uploads = Uploads(
             root / _UPLOADS, max_file_bytes=max_file_bytes, max_workspace_bytes=max_workspace_bytes
         )
 
     def prepare(self) -> None:
         """Make the root, and delete what an earlier process left half done. Blocks."""
         self.root.mkdir(mode=0o711, parents=True, exist_ok=True)
-        self._uploads.prepare()
+        self.uploads.prepare()
         self._remove(_REMOVED)
 
     def create(self, session_id: str) -> Path:
@@ -79,7 +79,7 @@ class Workspaces:
         try:
             found, complete, taken_at = folder.scan(root, MAX_SCANNED_FILES)
         except OSError:
-            return Snapshot(complete=False)
+            return UNKNOWN
         finally:
             os.close(root)
         return Snapshot({entry.path: entry for entry in found}, complete, taken_at)
@@ -90,7 +90,7 @@ class Workspaces:
 
     async def begin_upload(self, session: HasId) -> Upload:
         """An upload of one file to a session. Raises NotFoundError, UnavailableError."""
-        return await self._uploads.begin(session.id, self.files(session))
+        return await self.uploads.begin(session.id, self.files(session))
 
     def _remove(self, name: str, *, below: Path | None = None) -> None:
         parent = os.open(below or self.root, os.O_RDONLY | os.O_DIRECTORY)

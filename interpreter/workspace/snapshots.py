@@ -22,6 +22,10 @@ class Snapshot:
     taken_at: int = 0
 
 
+UNKNOWN = Snapshot(complete=False, taken_at=2**63)
+"""Nobody could look: nothing follows from it."""
+
+
 def changes(session_id: str, before: Snapshot, after: Snapshot) -> tuple[FileChange, ...]:
     """What happened between two snapshots, in the order of the paths.
 

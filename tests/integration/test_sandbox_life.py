@@ -13,7 +13,6 @@ import pytest
 from sandbox_kit import IS_ROOT, PROJECT, Boxed, boxed, host_processes_with, new_workspace
 
 from interpreter.gateway_extension.sandbox.cgroups import find_parents
-from interpreter.gateway_extension.sandbox.folders import Instance, default_runtime_dir
 
 
 def control_groups() -> list[Path]:
@@ -35,7 +34,7 @@ def test_runs_in_the_workspace_and_shutdown_leaves_nothing_but_that() -> None:
 
 def test_without_a_working_directory_it_has_a_private_one_that_goes_with_it() -> None:
     with boxed(private=True) as kernel:
-        kernel.run("open('x', 'w').write('1')")
+        kernel.run("open('x', 'w').write('1'); import os; os.makedirs('a/b'); os.chmod('a', 0)")
         private = Path(kernel.manager.connection_file).parent / "w"
         assert (private / "x").exists()
     assert not private.exists()
@@ -114,7 +113,7 @@ def test_death_tells_its_reason_and_leaves_no_group(code: str, reason: str, exit
 
 def test_a_kernel_that_dies_at_start_is_an_error_with_its_exit_code() -> None:
     with (
-        pytest.raises(RuntimeError, match=r"ended before it was ready \(exit code 3\)"),
+        pytest.raises(RuntimeError, match=r"ended before it was ready \(exit code 3\)$"),
         boxed(argv=["/bin/sh", "-c", "exit 3"]),
     ):
         pass
@@ -146,13 +145,17 @@ sys.path.insert(0, {kit!r})
 from sandbox_kit import boxed
 with boxed() as kernel:
     print(kernel.init, kernel.manager.connection_file, flush=True)
-    time.sleep(600)
+    time.sleep({seconds})
 """
 
 
+def start_gateway(seconds: int) -> subprocess.Popen[str]:
+    script = GATEWAY.format(kit=str(Path(__file__).parent), seconds=seconds)
+    return subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, cwd=PROJECT)
+
+
 def test_nothing_outlives_a_gateway_that_is_killed() -> None:
-    script = GATEWAY.format(kit=str(Path(__file__).parent))
-    gateway = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, cwd=PROJECT)
+    gateway = start_gateway(600)
     assert gateway.stdout is not None
     init, _, connection_file = gateway.stdout.readline().strip().partition(" ")
     folder = Path(connection_file).parent
@@ -165,10 +168,9 @@ def test_nothing_outlives_a_gateway_that_is_killed() -> None:
     assert ended.poll(5000), "the sandbox lives on"
     os.close(handle)
     assert folder.exists()
-    with boxed():  # a gateway that starts later sweeps
-        pass
-    Instance(Path(default_runtime_dir()))
+    start_gateway(0).communicate()  # one that starts later sweeps
     assert not folder.exists()
+    assert [path for path in control_groups() if folder.name in path.name] == []
 
 
 if IS_ROOT:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from interpreter.gateway_extension.sandbox.cgroups import ControlGroup, Parents, find_parents, sweep_groups
-from interpreter.gateway_extension.sandbox.folders import Instance, KernelFolder
+from interpreter.gateway_extension.sandbox.folders import Instance, KernelFolder, remove_tree
 from interpreter.gateway_extension.sandbox.limits import Limits
 from interpreter.gateway_extension.sandbox.probe import ADVICE, GENERAL_ADVICE, advice, enforced_limits
 from interpreter.gateway_extension.sandbox.uids import NoUidLeftError, UidPool
@@ -141,6 +141,18 @@ def test_measuring_opens_what_was_closed_to_hide(tmp_path: Path) -> None:
     assert used(tmp_path)[0] >= 50_000
 
 
+def test_removing_opens_what_was_closed(tmp_path: Path) -> None:
+    path = tmp_path / "tree"
+    (path / "a/b/c").mkdir(parents=True)
+    (path / "a/b/c/file").write_text("x")
+    (path / "link").symlink_to("/usr")
+    for folder in ("a/b/c", "a/b", "a"):
+        (path / folder).chmod(0)
+    remove_tree(path)
+    assert not path.exists()
+    assert Path("/usr").is_dir()
+
+
 def fake_proc(tmp_path: Path, mounts: str, groups: str) -> Path:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/mountinfo").write_text(mounts)
@@ -207,10 +219,13 @@ def test_groups_of_version_2_get_their_limits_and_tell_of_kills(tmp_path: Path) 
 
 
 def test_groups_of_dead_gateways_are_swept(tmp_path: Path) -> None:
-    for name in ("jks-dead-1", "jks-live-1"):
+    for name in ("jks-dead-1", "jks-live-1", "jks-old-1", "jks-busy-1"):
         (tmp_path / name).mkdir()
+    (tmp_path / "jks-busy-1/process").touch()
+    for name in ("jks-old-1", "jks-busy-1"):
+        os.utime(tmp_path / name, (0, 0))
     sweep_groups(Parents(1, {"memory": tmp_path}), ["dead"])
-    assert [path.name for path in tmp_path.iterdir()] == ["jks-live-1"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["jks-busy-1", "jks-live-1"]
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,10 @@ class SandboxError(RuntimeError):
     """The sandbox could not be made; the text says why and what to change."""
 
 
+class SandboxUnavailableError(SandboxError):
+    """bubblewrap itself does not work here."""
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """The bubblewrap program, and the folders that it needs when it is staged (name → folder)."""
@@ -74,7 +78,7 @@ class HeldProcess:
         self._block_fd = block_fd
 
     def wait_until_held(self, timeout: float) -> None:
-        """Wait for bubblewrap to have made the sandbox. Raises `SandboxError`.
+        """Wait for bubblewrap to have made the sandbox. Raises `SandboxUnavailableError`.
 
         Only the first message counts: later ones could come from inside, where the descriptor can be
         found, and a forged process id would aim our signals at others.
@@ -86,7 +90,7 @@ class HeldProcess:
             chunk = os.read(self._status_fd, 4096) if ready else b""
             if not chunk:
                 self.process.kill()
-                raise SandboxError(self._failure(timed_out=not ready))
+                raise SandboxUnavailableError(self._failure(timed_out=not ready))
             text += chunk
         self.init = int(json.loads(text.partition(b"\n")[0])["child-pid"])
         self.init_fd = os.pidfd_open(self.init)

@@ -12,6 +12,7 @@ PREFIX = "jks-"
 CPU_PERIOD = 100_000  # microseconds
 V1_CONTROLLERS = ("memory", "pids", "cpu", "cpuacct")
 REMOVE_TRIES = 50
+OLD = 60.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,11 @@ class ControlGroup:
     def controllers(self) -> tuple[str, ...]:
         return tuple(sorted(self._folders))
 
+    def join(self, pid: int) -> None:
+        """Put a process into the group."""
+        for path in self.procs_files:
+            Path(path).write_text(str(pid))
+
     def _write_limits(self, limits: Limits) -> None:
         quota = int(limits.cpu_quota * CPU_PERIOD)
         if self._version == 2:
@@ -184,8 +190,14 @@ def _remove_group(folder: Path) -> None:
 
 
 def sweep_groups(parents: Parents, instances: list[str]) -> None:
-    """Remove the groups of gateways that died (their kernels died with them)."""
+    """Remove the groups of gateways that died (their kernels died with them), and old empty ones.
+
+    Not new ones that are empty: another gateway may be about to fill them.
+    """
     for folder in set(parents.folders.values()):
-        for name in instances:
-            for group in folder.glob(f"{PREFIX}{name}-*"):
+        for group in folder.glob(f"{PREFIX}*"):
+            if any(group.name.startswith(f"{PREFIX}{name}-") for name in instances):
                 _remove_group(group)
+            elif time.time() - group.stat().st_mtime > OLD:
+                with contextlib.suppress(OSError):
+                    group.rmdir()

@@ -6,6 +6,7 @@ link to another program's, so the gateway never follows names in it: sockets are
 which the sandbox can't reach, before any code can run.
 """
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -16,6 +17,7 @@ import threading
 from pathlib import Path
 
 MAX_FOLDER = 57  # a socket's path may have 107 bytes; this is what is left for ours and for jupyter's names
+MAX_CLOSED = 64  # closed folders in one another that are removed
 
 _instances: dict[str, "Instance"] = {}
 _instances_lock = threading.Lock()
@@ -51,7 +53,7 @@ class KernelFolder:
     def clear_sockets(self) -> None:
         """Remove both socket folders with all that is in them."""
         for folder in (self.sockets, self.published):
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_tree(folder)
 
     def publish(self, ports: list[int], uid: int) -> bool:
         """Link the kernel's sockets to where the gateway looks for them; False until all are there.
@@ -84,7 +86,7 @@ class KernelFolder:
 
     def remove(self) -> None:
         """Remove everything."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        remove_tree(self.path)
 
 
 class Instance:
@@ -93,6 +95,7 @@ class Instance:
     def __init__(self, runtime_dir: Path) -> None:
         _own_folder(runtime_dir)
         self.name = secrets.token_hex(4)
+        self.swept = False  # what dead ones left elsewhere than here
         self.path = runtime_dir / self.name
         guard = os.open(runtime_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -129,7 +132,7 @@ def close_instances() -> None:
     with _instances_lock:
         for key, found in list(_instances.items()):
             if key.startswith(f"{os.getpid()}:"):
-                shutil.rmtree(found.path, ignore_errors=True)
+                remove_tree(found.path)
                 del _instances[key]
 
 
@@ -139,10 +142,29 @@ def sweep(runtime_dir: Path) -> list[str]:
     for path in runtime_dir.iterdir():
         fd = _try_lock(path) if path.is_dir() and not path.is_symlink() else None
         if fd is not None:
-            shutil.rmtree(path, ignore_errors=True)
+            remove_tree(path)
             os.close(fd)
             dead.append(path.name)
     return dead
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder that a kernel wrote in, and that no process writes in any more.
+
+    An ordinary user can't empty folders that the kernel closed (mode 0) before they are opened again,
+    level by level.
+    """
+
+    def open_up(_: object, name: str, __: object) -> None:
+        for folder in (os.path.dirname(name), name):
+            if os.path.isdir(folder) and not os.path.islink(folder):
+                with contextlib.suppress(OSError):
+                    os.chmod(folder, 0o700)
+
+    for _ in range(MAX_CLOSED):
+        shutil.rmtree(path, onerror=open_up)
+        if not os.path.lexists(path):
+            return
 
 
 def _try_lock(path: Path) -> int | None:

@@ -5,7 +5,8 @@ Usable in any gateway or server, or with jupyter_client alone, through the kerne
     "metadata": {"kernel_provisioner": {"provisioner_name": "bubblewrap-provisioner",
                                         "config": {"memory_bytes": 1073741824}}}
 
-Facts about provisioners and bubblewrap: docs/threat-model.md names the attacks, tests show each one.
+One instance serves one kernel manager through all restarts: `Place` is what it keeps meanwhile, a
+`Sandbox` is one start.
 """
 
 import asyncio
@@ -22,19 +23,18 @@ from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from traitlets import Bool, Dict, Float, Integer, List, Unicode
 from traitlets.config import Config
 
-from .bubblewrap import SandboxError
+from .bubblewrap import SandboxError, SandboxUnavailableError
 from .cgroups import Parents, find_parents, sweep_groups
 from .command import WORKSPACE, Bind, Box, box_files
 from .environment import kernel_environment, masked_proc_files, program_roots, system_binds
 from .folders import KernelFolder, close_instances, default_runtime_dir, instance
 from .limits import Limits, size_text
 from .probe import UID_RANGE, advice, probe, uid_folder
-from .proxy import PORT, Rule
+from .proxy import PORT
 from .sandbox import Network, Place, Sandbox
 from .uids import NoUidLeftError, UidPool
 from .workspace import WorkspaceError, check_workspace, give_to, may_take_over
 
-NETWORK_POLICIES = ("none", "allowlist", "full")
 SOCKET_POLL = 0.01
 _DEFAULT = Limits()
 _PORTS = ("shell_port", "iopub_port", "stdin_port", "hb_port", "control_port")
@@ -140,7 +140,7 @@ class BubblewrapProvisioner(LocalProvisioner):
         self._death_reason = None
         self._asked_to_end = False
         place = await self._take_place(kwargs.get("cwd"))
-        place.folder.prepare(place.uid)
+        await asyncio.to_thread(place.folder.prepare, place.uid)
         manager = self.parent
         if manager is None:
             raise SandboxError("this provisioner needs a kernel manager")
@@ -159,13 +159,7 @@ class BubblewrapProvisioner(LocalProvisioner):
 
     def _find_network(self, env: dict[str, str]) -> Network:
         policy = env.get("KERNEL_NETWORK") or self.network
-        if policy not in NETWORK_POLICIES:
-            raise ValueError(f"KERNEL_NETWORK must be one of {', '.join(NETWORK_POLICIES)}")
-        if policy not in {*self.allowed_networks, self.network}:
-            raise ValueError(f"the network policy {policy!r} is not allowed for this kernel")
-        for entry in self.allowed_hosts:
-            Rule.parse(entry)
-        return Network(policy, tuple(self.allowed_hosts) if policy != "none" else ())
+        return Network.choose(policy, {*self.allowed_networks, self.network}, self.allowed_hosts)
 
     async def _take_place(self, cwd: str | None) -> Place:
         """The folder, workspace and uid of this kernel: the same at every restart."""
@@ -173,9 +167,9 @@ class BubblewrapProvisioner(LocalProvisioner):
             return self._place
         runtime_dir = self.runtime_dir or default_runtime_dir()
         own = instance(runtime_dir)
-        if own.dead:
-            self._sweep(own.dead, runtime_dir)
-            own.dead = []
+        if not own.swept:
+            own.swept = True
+            await asyncio.to_thread(self._sweep, own.dead, runtime_dir)
         workspace = check_workspace(cwd, root=self.workspace_root, runtime_dir=runtime_dir) if cwd else None
         folder = own.kernel_folder()
         try:
@@ -247,15 +241,19 @@ class BubblewrapProvisioner(LocalProvisioner):
         try:
             probed = await asyncio.to_thread(probe)
             if not probed.ok:
-                raise SandboxError(probed.reason or "the sandbox does not work here")
+                raise SandboxUnavailableError(probed.reason or "the sandbox does not work here")
             await self._start(sandbox, self._box(cmd, place, kwargs["env"], proc=probed.proc))
-        except SandboxError as error:
-            await self._end_sandbox()
-            raise SandboxError(f"{error} {advice(str(error))}") from error
+        except SandboxUnavailableError as error:
+            await self._give_up()
+            raise SandboxUnavailableError(f"{error}. {advice(str(error))}") from error
         except BaseException:
-            await self._end_sandbox()
+            await self._give_up()
             raise
         return self.connection_info
+
+    async def _give_up(self) -> None:
+        """After a failed start: leave nothing, but what a kernel that ran before may be restarted with."""
+        await (self.cleanup() if self._starts == 1 else self._end_sandbox())
 
     async def _start(self, sandbox: Sandbox, box: Box) -> None:
         self.process = sandbox.start(box)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,10 +18,12 @@ from .cgroups import ControlGroup, Parents
 from .command import Box
 from .folders import KernelFolder
 from .limits import Limits
+from .proxy import Rule
 from .uids import UidLease
 from .watchdog import Watchdog, Watched
 
 PROXY = str(Path(__file__).with_name("proxy.py"))
+NETWORK_POLICIES = ("none", "allowlist", "full")
 START_TIMEOUT = 20.0
 END_TIMEOUT = 5.0
 
@@ -52,6 +55,17 @@ class Network:
 
     policy: str = "none"
     hosts: tuple[str, ...] = ()
+
+    @classmethod
+    def choose(cls, policy: str, allowed: Collection[str], hosts: Sequence[str]) -> "Network":
+        """The policy that was asked for, with its hosts. Raises ValueError when it may not be."""
+        if policy not in NETWORK_POLICIES:
+            raise ValueError(f"KERNEL_NETWORK must be one of {', '.join(NETWORK_POLICIES)}")
+        if policy not in allowed:
+            raise ValueError(f"the network policy {policy!r} is not allowed for this kernel")
+        for entry in hosts:
+            Rule.parse(entry)
+        return cls(policy, tuple(hosts) if policy != "none" else ())
 
 
 @dataclass
@@ -131,6 +145,8 @@ class Sandbox:
             env={},
             cwd="/",
         )
+        if self._cgroup is not None:  # what a session makes it do is on the session's account
+            self._cgroup.join(self._proxy.pid)
         assert self._proxy.stdin is not None
         assert self._proxy.stdout is not None
         self._proxy.stdin.write(json.dumps(plan).encode() + b"\n")

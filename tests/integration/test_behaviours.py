@@ -1,0 +1,223 @@
+"""What a run answers, one snippet per claim, on real kernels."""
+
+import json
+from collections.abc import Callable, Iterator
+
+import httpx
+import nbformat
+import pytest
+from behaviours_data import CASES, Case
+from service_process import ServiceProcess
+
+Run = Callable[..., dict]
+
+
+@pytest.fixture(scope="module")
+def shared(service: ServiceProcess) -> Iterator[Run]:
+    """Execute in one session for all snippets that leave the kernel as they found it."""
+    with service.client() as client:
+        session_id = client.post("/v1/sessions", json={}).json()["id"]
+
+        def execute(code: str) -> dict:
+            answer = client.post(f"/v1/sessions/{session_id}/runs", json={"code": code, "timeout": 30})
+            assert answer.status_code == 200, answer.text
+            return json.loads(answer.content, parse_constant=_no_constant)
+
+        yield execute
+        notebook = nbformat.reads(client.get(f"/v1/notebooks/{session_id}").text, as_version=4)
+        nbformat.validate(notebook)
+        assert client.get(f"/v1/notebooks/{session_id}/verify").json()["valid"] is True
+        client.delete(f"/v1/sessions/{session_id}")
+
+
+def _no_constant(name: str) -> None:
+    raise AssertionError(f"{name} is no JSON")
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_snippet(shared: Run, case: Case) -> None:
+    run = shared(case.code)
+    shown = {**run, "outputs": str(run["outputs"])[:1000]}
+    for field, expected in case.fields.items():
+        assert run[field] == expected, (field, shown)
+    assert case.claim(run), shown
+    assert run["code"] == case.code
+    assert run["recorded"] is True
+
+
+# Every run ends, on time
+
+STUBBORN = "while True:\n    try:\n        time.sleep(60)\n    except BaseException:\n        pass"
+ENDING: dict[str, tuple[str, bool]] = {  # name: code, whether the kernel must be another one afterwards
+    "sleep": ("import time\ntime.sleep(60)", False),
+    "busy": ("while True: pass", False),
+    "await": ("import asyncio\nawait asyncio.sleep(60)", False),
+    "await of a future": ("import asyncio\nawait asyncio.get_running_loop().create_future()", False),
+    "await that swallows": (
+        "import asyncio\nfor _ in range(40):\n    try:\n        await asyncio.sleep(60)\n    except BaseException:\n        pass",
+        True,
+    ),
+    "swallowed": (f"import time\n{STUBBORN}", True),
+    "ignored": ("import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(60)", True),
+    "C loop": ("sum(range(10**11))", True),
+    "regex": ("import re\nre.match('(a+)+b', 'a' * 60)", False),
+    "shell": ("!sleep 61", False),
+    "shell tree": ("!sh -c 'sleep 62 & sleep 62 & wait'", False),
+    "bash that traps": ("%%bash\ntrap '' INT TERM\nwhile true; do sleep 1; done", None),
+    "shell that waits for input": ("!read x", None),
+    "subprocess": ("import subprocess\nsubprocess.run('sleep 63; sleep 63', shell=True)", False),
+    "join of a thread": ("import threading\nt = threading.Thread(target=threading.Event().wait, daemon=True); t.start(); t.join()", False),
+    "lock": ("import threading\nl = threading.Lock(); l.acquire(); l.acquire()", False),
+    "recursion without an end": (
+        "import sys\nsys.setrecursionlimit(10**6)\ndef f():\n    while True:\n        try: f()\n        except BaseException: pass\nf()",
+        None,
+    ),
+    "print loop": ("while True: print('x', flush=True)", False),
+}
+
+
+@pytest.mark.parametrize("name", ENDING)
+def test_run_ends_within_timeout_and_grace(run: Run, name: str) -> None:
+    code, restarted = ENDING[name]
+    run("kept = 1")
+    ended = run(f"print('begun', flush=True)\n{code}" if code[0] != "%" else code, timeout=1)
+    if name == "recursion without an end" and ended["status"] == "kernel_died":
+        assert ended["kernel_restarted"] is True  # it used up the C stack before the timeout
+    else:
+        assert ended["status"] == "timeout"
+        assert any("1 seconds" in notice for notice in ended["notices"])
+    assert ended["duration_ms"] < 1000 + 2000 + 1500  # timeout, grace, and what a busy machine adds
+    if code[0] != "%":
+        assert ended["stdout"].startswith("begun")
+    if restarted is not None:
+        assert ended["kernel_restarted"] is restarted
+    after = run("kept")
+    if ended["kernel_restarted"]:
+        assert (after["error"]["ename"], after["kernel_restarted"]) == ("NameError", True)
+        assert any("restarted" in notice for notice in after["notices"])
+    else:
+        assert (after["result"], after["kernel_restarted"]) == ("1", False)
+    assert run("2")["kernel_restarted"] is False
+
+
+def test_timeout_ends_the_processes_of_the_shell(run: Run) -> None:
+    run("!sh -c 'sleep 4242 & sleep 4242'", timeout=1)
+    left = run("import psutil\n[p.pid for p in psutil.process_iter(['cmdline']) if '4242' in (p.info['cmdline'] or [])]")
+    assert left["result"] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [
+        ("import os\nos._exit(0)", "0"),
+        ("import os\nos.abort()", "SIGABRT"),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\nimport time; time.sleep(30)", "SIGTERM"),
+        ("import sys\nsys.setrecursionlimit(10**9)\nf = lambda: [f()]\nimport ctypes\nctypes.string_at(1)", "SIGSEGV"),
+        ("quit()", "quit()"),
+        ("import threading, os\nthreading.Thread(target=lambda: os._exit(9)).start()\nimport time; time.sleep(30)", "9"),
+        ("get_ipython().kernel.do_shutdown(False)\nimport os; os._exit(5)", "5"),
+    ],
+    ids=["exit 0", "abort", "SIGTERM", "segfault", "quit", "thread exits", "shutdown and exit"],
+)
+def test_kernel_death_is_told_within_seconds(run: Run, code: str, cause: str) -> None:
+    ended = run(f"print('begun', flush=True)\n{code}", timeout=20)
+    assert (ended["status"], ended["kernel_restarted"]) == ("kernel_died", True)
+    assert ended["stdout"] == "begun\n"
+    assert cause in ended["error"]["evalue"], ended["error"]
+    assert ended["duration_ms"] < 6000
+    after = run("1 + 1")
+    assert (after["status"], after["result"], after["kernel_restarted"]) == ("ok", "2", True)
+
+
+def test_forked_copy_of_the_kernel_does_not_end_the_run(run: Run) -> None:
+    code = "import os, time\npid = os.fork()\nif pid == 0: os._exit(0)\nos.waitpid(pid, 0)\nprint('parent')\ntime.sleep(0.3)\n'whole'"
+    ended = run(code)
+    assert (ended["status"], ended["stdout"], ended["result"]) == ("ok", "parent\n", "'whole'")
+    # The child returns from the cell too, as a second kernel on the same sockets.
+    ended = run("import os, time\nif os.fork():\n    time.sleep(1)\n    print('parent')", timeout=10)
+    assert (ended["status"], ended["stdout"]) == ("ok", "parent\n")
+    assert run("1 + 1")["result"] == "2"
+
+
+def test_late_output_of_a_process_and_a_thread_goes_to_no_stranger(api: httpx.Client, run: Run) -> None:
+    first = run(
+        "import subprocess, threading, time\n"
+        "subprocess.Popen('read x; echo from the process', shell=True, stdin=(r := subprocess.PIPE))\n"
+        "go = threading.Event()\n"
+        "def work():\n    go.wait()\n    print('from the thread')\n"
+        "t = threading.Thread(target=work); t.start()"
+    )
+    assert first["status"] == "ok"
+    second = run("go.set(); t.join()\nprint('mine')")
+    third = run("1")
+    assert third["stdout"] == ""
+    whole = [api.get(f"/v1/runs/{item['id']}").json()["stdout"] for item in (first, second)]
+    assert "from the thread" in whole[0] + whole[1]
+    assert "mine" in second["stdout"]
+
+
+def test_late_output_of_a_task_is_marked(api: httpx.Client, session_id: str, run: Run) -> None:
+    first = run(
+        "import asyncio\nasync def late():\n    await go.wait()\n    print('late')\n"
+        "go = asyncio.Event()\ntask = asyncio.ensure_future(late())\nprint('now')"
+    )
+    second = run("go.set()\nawait task\nprint('mine')")
+    assert second["stdout"] == "mine\n"
+    assert run("1")["stdout"] == ""
+    outputs = api.get(f"/v1/runs/{first['id']}").json()["outputs"]
+    assert [output["text"] for output in outputs] == ["now\n", "late\n"]
+    cell = api.get(f"/v1/notebooks/{session_id}").json()["cells"][0]
+    assert cell["metadata"]["interpreter"]["late_outputs"] == [1]
+
+
+def test_runs_queue_in_order(api: httpx.Client, session_id: str) -> None:
+    path = f"/v1/sessions/{session_id}/runs"
+    api.post(path, json={"code": "seen = []"})
+    made = [api.post(path, json={"code": f"seen.append({i})", "background": True}).json() for i in range(10)]
+    assert api.post(path, json={"code": "seen"}).json()["result"] == str(list(range(10)))
+    assert [run["status"] for run in made[1:]].count("queued") >= 1
+    assert all(api.get(f"/v1/runs/{run['id']}").json()["status"] == "ok" for run in made)
+
+
+def test_a_failed_run_does_not_abort_what_waits(api: httpx.Client, session_id: str) -> None:
+    path = f"/v1/sessions/{session_id}/runs"
+    failing = api.post(path, json={"code": "import time; time.sleep(0.3); 1/0", "background": True}).json()
+    assert api.post(path, json={"code": "'went on'"}).json()["result"] == "'went on'"
+    assert api.get(f"/v1/runs/{failing['id']}").json()["status"] == "error"
+
+
+def test_same_key_runs_once(api: httpx.Client, session_id: str) -> None:
+    path, headers = f"/v1/sessions/{session_id}/runs", {"Idempotency-Key": "k1"}
+    api.post(path, json={"code": "n = 0"})
+    first = api.post(path, json={"code": "n += 1; n"}, headers=headers).json()
+    again = api.post(path, json={"code": "n += 1; n"}, headers=headers).json()
+    assert (first["id"], first["result"]) == (again["id"], again["result"])
+    assert api.post(path, json={"code": "other"}, headers=headers).status_code == 409
+    assert api.post(path, json={"code": "n"}).json()["result"] == "1"
+
+
+def test_client_that_leaves_interrupts_its_run(service: ServiceProcess, api: httpx.Client, session_id: str) -> None:
+    path = f"/v1/sessions/{session_id}/runs"
+    api.post(path, json={"code": "kept = 1"})
+    with service.client() as leaving, pytest.raises(httpx.ReadTimeout):
+        leaving.post(path, json={"code": "print('begun', flush=True)\nimport time; time.sleep(60)"}, timeout=1)
+    assert api.post(path, json={"code": "kept"}).json()["result"] == "1"
+    left = api.get(path, params={"order": "asc"}).json()["data"][1]
+    assert (left["status"], left["stdout"]) == ("cancelled", "begun\n")
+    assert left["duration_ms"] < 8000
+
+
+def test_stream_resumes_after_an_event(api: httpx.Client, session_id: str) -> None:
+    code = "for i in range(5): display(i)"
+    made = api.post(f"/v1/sessions/{session_id}/runs", json={"code": code}).json()
+
+    def ids(**query: int) -> list[int]:
+        with api.stream("GET", f"/v1/runs/{made['id']}/events", params=query) as stream:
+            return [int(line[3:]) for line in stream.iter_lines() if line.startswith("id:")]
+
+    every = ids()
+    assert every == sorted(set(every))
+    assert len(every) == 7
+    assert ids(after=every[2]) == every[3:]
+    with api.stream("GET", f"/v1/runs/{made['id']}/events", headers={"Last-Event-ID": str(every[4])}) as stream:
+        assert [int(line[3:]) for line in stream.iter_lines() if line.startswith("id:")] == every[5:]
