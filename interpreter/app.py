@@ -92,6 +92,10 @@ class InterpreterApp(_Options):  # type: ignore[misc]  # made from the table, wh
     subcommands: ClassVar[dict[str, tuple[str, str]]] = {
         "serve": ("interpreter.cli.serve.ServeApp", "Start the service."),
         "run": ("interpreter.cli.run.RunApp", "Execute a file, or standard input, on a running service."),
+        "mcp": (
+            "interpreter.cli.mcp.McpApp",
+            "Be an MCP server on standard input and output, backed by a running service.",
+        ),
         "check": ("interpreter.cli.check.CheckApp", "Look whether the configured gateway can be used."),
         "token": ("interpreter.cli.token.TokenApp", "Make, list and revoke tokens."),
         "record": (

@@ -15,7 +15,8 @@ from prometheus_client import CollectorRegistry
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 
-from interpreter.api.routes import make_application
+from interpreter import frontends
+from interpreter.api.routes import make_application, make_toolbox
 from interpreter.api.services import Services
 from interpreter.errors import GatewayError, InterpreterError, SettingsError
 from interpreter.kernel_files import KernelWorkspaces, SessionFiles
@@ -85,12 +86,7 @@ class Service:
         store = await self._start_store()
         tokens = await self._start_tokens(store)
         recorder = await self._start_recorder()
-        workspaces = Workspaces(
-            self._state_dir / "workspaces",
-            max_file_bytes=settings.max_file_bytes,
-            max_workspace_bytes=settings.max_workspace_bytes,
-        )
-        await asyncio.to_thread(workspaces.prepare)
+        workspaces = await self._make_workspaces()
         gateway, embedded = await self._start_gateway(workspaces)
         registry = CollectorRegistry()
         sessions = SessionManager(
@@ -162,6 +158,15 @@ class Service:
         await recorder.start()
         return recorder
 
+    async def _make_workspaces(self) -> Workspaces:
+        workspaces = Workspaces(
+            self._state_dir / "workspaces",
+            max_file_bytes=self.settings.max_file_bytes,
+            max_workspace_bytes=self.settings.max_workspace_bytes,
+        )
+        await asyncio.to_thread(workspaces.prepare)
+        return workspaces
+
     async def _start_gateway(self, workspaces: Workspaces) -> tuple[Gateway, EmbeddedGateway | None]:
         settings = self.settings
         if settings.gateway_url:
@@ -212,10 +217,12 @@ class Service:
         self._closers.append(("the culler", stop))
 
     def _listen(self, services: Services, connections_close_at: int) -> None:
-        settings = self.settings
+        settings, toolbox = self.settings, make_toolbox(services)
         server = HTTPServer(
             make_application(
                 services,
+                toolbox=toolbox,
+                extra_routes=frontends.make_routes(toolbox),
                 template_path=_PACKAGE / "web" / "templates",
                 static_path=_PACKAGE / "web" / "static",
                 cookie_secret=_kept_secret(self._state_dir / "cookie.secret"),

@@ -33,6 +33,15 @@ class Settings:
     certfile: str = _option("", "TLS certificate (PEM) to serve https with.")
     keyfile: str = _option("", "Private key (PEM) of `certfile`.")
 
+    allowed_hosts: str = _option(
+        "",
+        "Host names, comma separated, under which MCP clients reach the service and from which pages may call it, besides loopback's; `*`: all.",
+    )
+    vllm_tool_server: bool = _option(
+        False,
+        "Whether programs on this machine may run code without a token through `/mcp/python/sse`, the tool server that vLLM dials. Not for a machine with a reverse proxy in front of the service.",
+    )
+
     # The kernel gateway
     gateway_url: str = _option(
         "",

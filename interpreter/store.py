@@ -33,6 +33,7 @@ tokens_table = sa.Table(
     sa.Column("expires_at", sa.String(32)),
     sa.Column("last_used_at", sa.String(32)),
     sa.Column("revoked_at", sa.String(32)),
+    sa.Column("options", sa.Text),  # JSON; NULL in a row from before there were any
 )
 
 
@@ -80,6 +81,7 @@ class Store:
             _make_private_file(Path(str(database)))
         try:
             metadata.create_all(self._engine)
+            _add_options(self._engine)
         except sa.exc.SQLAlchemyError as error:
             raise _unavailable() from error
 
@@ -132,6 +134,14 @@ def _configure_sqlite(connection: sa.engine.interfaces.DBAPIConnection, _record:
     cursor.execute("PRAGMA journal_mode=WAL")  # the command line may read while the service writes
     cursor.execute("PRAGMA synchronous=FULL")  # a revocation must survive a power cut
     cursor.close()
+
+
+def _add_options(engine: sa.Engine) -> None:
+    """Give the table of an earlier version the column that came later."""
+    names = {column["name"] for column in sa.inspect(engine).get_columns(tokens_table.name)}
+    if "options" not in names:
+        with engine.begin() as connection:
+            connection.execute(sa.text("ALTER TABLE tokens ADD COLUMN options TEXT"))
 
 
 def _make_private_file(path: Path) -> None:

@@ -7,9 +7,10 @@ never stored: it is an admin token of this process.
 import asyncio
 import hashlib
 import hmac
+import json
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -29,6 +30,20 @@ _MAX_SECRET = 1024
 
 
 @dataclass(frozen=True, slots=True)
+class TokenOptions:
+    """How front ends that send nothing but a token treat its user."""
+
+    keep_state: bool = False
+    """One session for all: a client that makes a kernel per run goes on where its last run ended."""
+    stderr_to_stdout: bool = False
+    """What goes to stderr, tracebacks too, also goes to stdout: some models are shown only that."""
+
+    def as_json(self) -> JSON:
+        """For the REST contract and the store."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
 class TokenInfo:
     """A token without its secret. ``fingerprint`` changes with the secret; it is not shown."""
 
@@ -39,6 +54,7 @@ class TokenInfo:
     expires_at: datetime | None = None
     last_used_at: datetime | None = None
     fingerprint: str = field(default="", repr=False)
+    options: TokenOptions = TokenOptions()
 
     @property
     def principal(self) -> Principal:
@@ -57,6 +73,7 @@ class TokenInfo:
             "created_at": to_iso(self.created_at),
             "expires_at": to_iso(self.expires_at),
             "last_used_at": to_iso(self.last_used_at),
+            "options": self.options.as_json(),
         }
 
 
@@ -88,12 +105,19 @@ class TokenStore:
         self._configured_hash = _hash(configured_secret) if configured_secret else ""
         self._configured_since = clock()
 
-    async def create(self, name: str, role: Role, expires_at: datetime | None) -> tuple[TokenInfo, str]:
+    async def create(
+        self,
+        name: str,
+        role: Role,
+        expires_at: datetime | None,
+        options: TokenOptions = TokenOptions(),  # noqa: B008  # frozen
+    ) -> tuple[TokenInfo, str]:
         """A new token and its secret, which is not kept. UnavailableError when the store is down."""
         secret = f"jci_{secrets.token_urlsafe(32)}"
         digest = _hash(secret)
-        info = TokenInfo(f"tok_{new_id()}", name, role, self._clock(), expires_at, None, _fingerprint(digest))
-        row = {**info.as_json(), "secret_hash": digest}
+        now = self._clock()
+        info = TokenInfo(f"tok_{new_id()}", name, role, now, expires_at, None, _fingerprint(digest), options)
+        row = {**info.as_json(), "secret_hash": digest, "options": json.dumps(options.as_json())}
         await self._store.run(lambda connection: connection.execute(sa.insert(tokens_table), row))
         return info, secret
 
@@ -219,4 +243,11 @@ def _info(row: Any) -> TokenInfo:
         from_iso(row["expires_at"]),
         from_iso(row["last_used_at"]),
         _fingerprint(row["secret_hash"]),
+        _options(row["options"]),
     )
+
+
+def _options(text: str | None) -> TokenOptions:
+    """The options of a row; those of a token from before there were any are all off."""
+    stored = json.loads(text) if text else {}
+    return TokenOptions(**{name: bool(stored.get(name)) for name in TokenOptions().as_json()})

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from ..errors import InvalidRequestError, NotFoundError
 from ..models import Role
-from ..tokens import TokenInfo
+from ..tokens import TokenInfo, TokenOptions
 from .base import BaseHandler
 from .operations import Access, Answer, Operation, json_answer
 from .paging import page_of
@@ -43,7 +43,8 @@ class TokensHandler(BaseHandler):
         if not name or not name.isprintable():
             raise InvalidRequestError("`name` must be visible text on one line.", param="name")
         expires_at = self._expiry(body["expires_at"]) if "expires_at" in body else None
-        info, secret = await self.services.tokens.create(name, Role(body["role"]), expires_at)
+        options = TokenOptions(**body.get("options", {}))
+        info, secret = await self.services.tokens.create(name, Role(body["role"]), expires_at, options)
         self.reply({**info.as_json(), "token": secret}, 201)
 
     async def do_get(self) -> None:

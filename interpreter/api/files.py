@@ -19,6 +19,7 @@ from .receivers import MultipartReceiver, RawReceiver, Receiver
 _TAG = "Files"
 _CHUNK = 1024**2  # bytes of a download in memory
 _FORM_OVERHEAD = 1024**2  # bytes of a form that are not content
+_UPLOAD_TIMEOUT = 6 * 3600.0  # seconds for one body: a gigabyte over half a megabit per second
 _DEFAULT_LIMIT = 1000
 _POLICY = (
     "sandbox; default-src 'none'; img-src 'self'; media-src 'self'; style-src 'unsafe-inline'; "
@@ -35,8 +36,11 @@ class _FilesHandler(BaseHandler):
     receiver: Receiver | None = None
 
     def _session(self) -> Session:
+        """The session, which is in use by this."""
         session_id = self.session_id_of(self.path_kwargs["session_id"])
-        return self.services.sessions.get(self.principal, session_id)
+        session = self.services.sessions.get(self.principal, session_id)
+        self.services.sessions.touch(session)
+        return session
 
     def _files(self) -> Files:
         return self.services.workspaces.files(self._session())
@@ -57,6 +61,7 @@ class _FilesHandler(BaseHandler):
         await super()._admit()
         if not self._finished and self.request.method in ("PUT", "POST"):
             self.receiver = self.make_receiver(self._session())
+            self.request.connection.set_body_timeout(_UPLOAD_TIMEOUT)  # type: ignore[union-attr]
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
         if self.receiver is None or self._refusal is not None:

@@ -111,8 +111,8 @@ class MultipartReceiver:
                 "There is no file in the form; send each as a part with a filename.", param="file"
             )
         paths = self._target_paths()
-        if len(set(paths)) < len(paths):
-            raise InvalidRequestError("Two files have the same path; rename one.", param="path")
+        for path, (_, upload) in zip(paths, self._uploads, strict=True):
+            await upload.replace(path)  # finds what is wrong with a path before the first file is in place
         return [await upload.commit(path) for path, (_, upload) in zip(paths, self._uploads, strict=True)]
 
     def _target_paths(self) -> list[str]:
@@ -121,8 +121,9 @@ class MultipartReceiver:
             names = [self._path]
         elif self._path:
             names = [f"{self._path.removesuffix('/')}/{name}" for name in names]
-        for name in names:
-            parse_path(name)
+        folders = {"/".join(parts[:n]) for parts in map(parse_path, names) for n in range(1, len(parts))}
+        if len(set(names)) < len(names) or not folders.isdisjoint(names):
+            raise InvalidRequestError("Two files have the same path; rename one.", param="path")
         return names
 
     def discard(self) -> None:

@@ -89,12 +89,14 @@ def make_application(
     static_path: Path,
     cookie_secret: bytes | None = None,
     extra_routes: Sequence[URLSpec] = (),
+    toolbox: Toolbox | None = None,
 ) -> Application:
     """The whole application. Without a ``cookie_secret``, browsers log in again after a restart.
 
-    ``extra_routes`` come first, so that a front end may take a path of its own.
+    ``extra_routes`` come first, so that a front end may take a path of its own; ``toolbox`` is the one
+    that they were made with.
     """
-    toolbox = make_toolbox(services)
+    toolbox = toolbox or make_toolbox(services)
     metrics = RequestMetrics(services.registry)
 
     def finished(handler: RequestHandler) -> None:

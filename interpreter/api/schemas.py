@@ -30,6 +30,10 @@ _TEXT = {"type": "string"}
 _MAYBE_TEXT = {"type": ["string", "null"]}
 _COUNT = {"type": "integer", "minimum": 0}
 _FLAG = {"type": "boolean"}
+_TOKEN_OPTIONS = {
+    "keep_state": {**_FLAG, "description": "One session for all runs over the Jupyter routes."},
+    "stderr_to_stdout": {**_FLAG, "description": "Over the Jupyter routes, stdout repeats what stderr says."},
+}
 
 
 def _ref(name: str) -> JSON:
@@ -131,6 +135,11 @@ def _other_requests(settings: Settings) -> dict[str, JSON]:
                 "name": {"type": "string", "minLength": 1, "maxLength": 100},
                 "role": {"enum": ["run", "review", "admin"]},
                 "expires_at": {**_MAYBE_TIME, "description": "A future time with its offset from UTC."},
+                "options": {
+                    **_closed(_TOKEN_OPTIONS),
+                    "type": ["object", "null"],
+                    "description": "For front ends that send nothing but a token.",
+                },
             },
             required=("name", "role"),
         ),
@@ -333,6 +342,7 @@ def _other_responses() -> dict[str, JSON]:
         "created_at": _TIME,
         "expires_at": _MAYBE_TIME,
         "last_used_at": _MAYBE_TIME,
+        "options": _open(_TOKEN_OPTIONS),
     }
     return {
         "Token": _open(token),

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 
-from traitlets import Enum, Unicode
+from traitlets import Bool, Enum, Unicode
 
 from interpreter.app import InterpreterApp
 from interpreter.cli.command import Command, options_of
@@ -21,7 +21,7 @@ from interpreter.errors import SettingsError
 from interpreter.models import Role
 from interpreter.settings import Settings
 from interpreter.store import Store, sqlite_url
-from interpreter.tokens import TokenInfo, TokenStore
+from interpreter.tokens import TokenInfo, TokenOptions, TokenStore
 
 _DURATION = re.compile(r"([1-9][0-9]{0,5})([smhdw])")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -62,6 +62,8 @@ class TokenCreateApp(Command):
         "role": "TokenCreateApp.role",
         "expires-in": "TokenCreateApp.expires_in",
         "expires-at": "TokenCreateApp.expires_at",
+        "keep-state": "TokenCreateApp.keep_state",
+        "stderr-to-stdout": "TokenCreateApp.stderr_to_stdout",
     }
 
     token_name = Unicode("", help="Who will use it; records show this name.").tag(config=True)
@@ -76,12 +78,20 @@ class TokenCreateApp(Command):
     )
     expires_at = Unicode("", help="Until when it is valid, as an ISO 8601 date or time.").tag(config=True)
 
+    keep_state = Bool(
+        False, help="Clients that make a kernel per run, such as Open WebUI, share one session."
+    ).tag(config=True)
+    stderr_to_stdout = Bool(
+        False, help="Over the Jupyter routes, stdout repeats what stderr says, tracebacks too."
+    ).tag(config=True)
+
     async def main(self, settings: Settings) -> int:
         """Make it."""
         role = self._checked_role()
         expires_at = self._expiry(datetime.now(UTC))
+        options = TokenOptions(self.keep_state, self.stderr_to_stdout)
         async with opened_tokens(settings) as tokens:
-            info, secret = await tokens.create(self.token_name, role, expires_at)
+            info, secret = await tokens.create(self.token_name, role, expires_at, options)
         if self.json_output:
             say(json.dumps({**info.as_json(), "token": secret}, indent=2))
         else:

@@ -8,11 +8,20 @@ from .bounding import Backlog, Parts
 
 
 class ReplayBuffer(list[tuple[str, Parts]]):
-    """The list that jupyter_server appends ``(channel, message parts)`` to, bounded by a `Backlog`."""
+    """The list that jupyter_server appends ``(channel, message parts)`` to, bounded by a `Backlog`.
 
-    def __init__(self, backlog: Backlog, sign: Callable[[list[bytes]], bytes]) -> None:
+    ``watch`` sees each iopub message, as the connection of a client that is there does.
+    """
+
+    def __init__(
+        self,
+        backlog: Backlog,
+        sign: Callable[[list[bytes]], bytes],
+        watch: Callable[[Parts], None] = lambda parts: None,
+    ) -> None:
         super().__init__()
         self._sign = sign
+        self._watch = watch
         self._backlog = backlog
         self._bytes = 0
 
@@ -23,6 +32,7 @@ class ReplayBuffer(list[tuple[str, Parts]]):
             return
         start = wire.index(DELIM) + 1
         whole = wire[start + 1 :]
+        self._watch(whole)
         for parts in self._backlog.admit(whole, self._bytes):
             signature = wire[start] if parts is whole else self._sign(parts[:4])
             self._keep(channel, [*wire[:start], signature, *parts])

@@ -75,6 +75,7 @@ class KernelConnection(ZMQChannelsWebsocketConnection):
         start = outgoing_msg.index(DELIM) + 1
         parts = outgoing_msg[start + 1 :]
         if channel == "iopub":
+            self.multi_kernel_manager.note_activity(self.kernel_id, parts)
             messages = self._backlog.admit(parts, self._unsent_bytes)
         else:
             messages = [bounded_reply(parts, self._bounds)]

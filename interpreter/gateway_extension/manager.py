@@ -13,12 +13,14 @@ import zmq
 import zmq.asyncio
 from jupyter_client.ioloop.manager import AsyncIOLoopKernelManager
 from jupyter_client.kernelspec import KernelSpec, NoSuchKernel
+from jupyter_server._tz import utcnow
 from jupyter_server.prometheus.metrics import KERNEL_CURRENTLY_RUNNING_TOTAL
 from kernel_gateway.services.kernels.manager import SeedingMappingKernelManager
 from tornado import web
 from traitlets import Unicode, default
 
-from .bounding import Backlog, Bounds
+from .activity import activity
+from .bounding import Backlog, Bounds, Parts
 from .buffering import ReplayBuffer
 from .connection import connections_of
 from .environment import kernel_environment
@@ -171,7 +173,31 @@ class AllKernelsManager(SeedingMappingKernelManager):  # type: ignore[misc]
         super().start_buffering(kernel_id, session_key, channels)
         if kernel_id in self._kernel_buffers:
             sign = self._kernels[kernel_id].session.sign
-            self._kernel_buffers[kernel_id]["buffer"] = ReplayBuffer(Backlog(Bounds()), sign)
+            watch = partial(self.note_activity, kernel_id)
+            self._kernel_buffers[kernel_id]["buffer"] = ReplayBuffer(Backlog(Bounds()), sign, watch)
+
+    def start_watching_activity(self, kernel_id: str) -> None:
+        """Begins to keep ``last_activity`` and ``execution_state``.
+
+        Upstream subscribes a second time and reads all output twice. Here the connection of the
+        client, or what buffers for it, calls `note_activity`: nothing runs that no client has sent.
+        """
+        if self.buffer_offline_messages:
+            kernel = self._kernels[kernel_id]
+            kernel.reason = ""
+            kernel.last_activity = utcnow()  # type: ignore[no-untyped-call]
+        else:
+            super().start_watching_activity(kernel_id)
+
+    def note_activity(self, kernel_id: str, parts: Parts) -> None:
+        """Takes an iopub message of a kernel into account."""
+        kernel = self._kernels.get(kernel_id)
+        if kernel is None:
+            return
+        is_active, state = activity(parts, self.track_message_type, kernel.execution_state)
+        kernel.execution_state = state
+        if is_active:
+            self.last_kernel_activity = kernel.last_activity = utcnow()  # type: ignore[no-untyped-call]
 
     def _handle_kernel_died(self, kernel_id: str) -> None:
         kernel = self._kernels.get(kernel_id)

@@ -25,10 +25,18 @@ class Background:
         task.add_done_callback(self._forget)
         return task
 
-    async def settle(self) -> None:
-        """Return when all of them have ended, those that they started meanwhile too."""
+    async def settle(self, timeout: float | None = None) -> None:
+        """Return when all of them have ended, those that they started meanwhile too.
+
+        What has not ended after ``timeout`` seconds is cancelled.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
         while self._tasks:
-            await asyncio.wait(set(self._tasks))
+            left = None if deadline is None else max(deadline - loop.time(), 0)
+            _, late = await asyncio.wait(set(self._tasks), timeout=left)
+            for task in late:
+                task.cancel()
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

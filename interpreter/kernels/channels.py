@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tornado.httpclient import HTTPClientError
+from tornado.iostream import IOStream
 from tornado.websocket import (
     WebSocketClientConnection,
     WebSocketClosedError,
@@ -133,7 +134,7 @@ class KernelChannels:
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
-            opening.add_done_callback(_close_unwanted)
+            self._gateway.discard_later(_close_unwanted(opening))
             raise
         except WebSocketError as error:
             raise GatewayError(
@@ -219,7 +220,7 @@ class KernelChannels:
     def _close_connection(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.close()
+            _close(connection)
 
 
 _SHORT_REASONS = {
@@ -231,15 +232,28 @@ _SHORT_REASONS = {
 }
 
 
-def _close_unwanted(opening: "asyncio.Future[WebSocketClientConnection]") -> None:
-    """Close a websocket that opened when nobody waited for it any more."""
+async def _close_unwanted(opening: "asyncio.Future[WebSocketClientConnection]") -> None:
+    """Close a websocket that opens when nobody waits for it any more."""
+    await asyncio.wait({opening})
     if not opening.cancelled() and opening.exception() is None:
-        opening.result().close()
+        _close(opening.result())
+
+
+def _close(connection: WebSocketClientConnection) -> None:
+    """Say goodbye and hang up; the answer of a gateway that may be gone is not worth a wait."""
+    stream = _stream_of(connection)  # `close` forgets it
+    connection.close()
+    if stream is not None:
+        stream.close()
+
+
+def _stream_of(connection: WebSocketClientConnection) -> IOStream | None:
+    stream = getattr(connection.protocol, "stream", None)
+    return stream if isinstance(stream, IOStream) else None
 
 
 def _socket_of(connection: WebSocketClientConnection) -> socket.socket | None:
-    stream = getattr(connection.protocol, "stream", None)
-    sock = getattr(stream, "socket", None)
+    sock = getattr(_stream_of(connection), "socket", None)
     return sock if isinstance(sock, socket.socket) else None
 
 

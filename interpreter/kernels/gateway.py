@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 MAX_REST_CONNECTIONS = 1000
 CONNECT_ERRORS = (OSError, StreamClosedError, HTTPClientError)
 DELETE_TIMEOUT = 10.0  # seconds that a DELETE may take; stubborn kernels need 5
+SETTLE_TIMEOUT = 10.0  # seconds that a stop waits for clean-up at the gateway
 
 # How gateways say it: in Jupyter Server's words, and in those of our own extension.
 _NO_KERNELSPEC = re.compile(rb"NoSuchKernel|No such kernel|Unknown kernelspec")
@@ -54,8 +55,8 @@ class Gateway:
         self._client.close()
 
     async def settle(self) -> None:
-        """Wait for the clean-up that still goes on; before `close`."""
-        await self._background.settle()
+        """Wait for the clean-up that still goes on, at most `SETTLE_TIMEOUT` seconds; before `close`."""
+        await self._background.settle(SETTLE_TIMEOUT)
 
     async def start_kernel(
         self,

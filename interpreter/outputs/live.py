@@ -11,7 +11,7 @@ _MAX_EVENTS = 10_000
 """After so many of them, stream events are gathered into larger ones, and all others end."""
 
 _REPEAT = 4
-"""What clearing and carriage returns may add: events carry up to so many times the kept bytes."""
+"""What clearing and carriage returns may add: stream events carry up to so many times the kept bytes."""
 
 
 @dataclass(slots=True)
@@ -20,6 +20,7 @@ class _Tap:
 
     sent: int = 0
     stopped: bool = False
+    spent: bool = False
     index: int = 0
     waiting: list[str] = field(default_factory=list)
     waiting_bytes: int = 0
@@ -44,8 +45,11 @@ class Live:
         if self._closed or tap.stopped or not text:
             return
         size = utf8_length(text)
-        if size > space or tap.sent + size > _REPEAT * self._limits.max_output_bytes:
+        left = _REPEAT * self._limits.max_output_bytes - tap.sent
+        if size > min(space, left):
             tap.stopped = True
+            tap.spent = size > left
+            space = min(space, left)
             head = clean_text(text[:space]).encode()[:space].decode(errors="ignore")
             text = f"{head}\n[… the rest of {name} is not shown live …]\n"
             size = len(head)
@@ -86,7 +90,7 @@ class Live:
     def clear(self) -> None:
         """All outputs are gone."""
         for tap in self._taps.values():
-            tap.waiting, tap.waiting_bytes, tap.stopped = [], 0, False
+            tap.waiting, tap.waiting_bytes, tap.stopped = [], 0, tap.spent
         if not self._is_clear:
             self._send("output.clear", {}, 0)
             self._is_clear = True
@@ -103,7 +107,7 @@ class Live:
         self.flush()
         self._other_events += 1
         self._other_bytes += size
-        allowed = _REPEAT * self._limits.max_display_bytes + self._limits.max_output_bytes
+        allowed = self._limits.max_display_bytes + self._limits.max_output_bytes
         if self._other_events > _MAX_EVENTS or self._other_bytes > allowed:
             self._closed = True  # indexes would no longer be right for anything that follows
 

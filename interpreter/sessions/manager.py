@@ -126,6 +126,10 @@ class SessionManager:
             )
         raise NotFoundError("There is no session with this id.")
 
+    def touch(self, session: Session) -> None:
+        """Count a use that is no run: the session's idle time begins anew."""
+        session.last_activity_at = self._clock()
+
     def list(self, principal: Principal) -> list[Session]:
         """The principal's live sessions, newest first; all of them for an admin."""
         now = self._clock()
@@ -215,26 +219,37 @@ class SessionManager:
 
     async def _open(self, session: Session) -> None:
         """Runs in a task of its own, so that no cancellation leaves a half-made session behind."""
-        begun = False
         try:
             language = await self._language_of(session.info.kernel_name)
             session.info = replace(session.info, language=language)
-            await asyncio.to_thread(self._workspaces.create, session.id)
-            kernel = await self.kernels.launch(session)
-            await self._recorder.begin_session(session.info)
-            begun = True
-            await self.kernels.note_start(session, kernel)
+            await self._begin(session)
             self._sessions[session.id] = session
+        except BaseException:
+            self._slots.release(session.info.owner_id)
+            raise
         finally:
             self._opening.discard(session)
-            if not begun:
-                await self.kernels.release(session)
-                await asyncio.to_thread(self._workspaces.remove, session.id)
-                self._slots.release(session.info.owner_id)
         session.last_activity_at = self._clock()
         if session.closed:
             await self._start_ending(session, "shutdown" if self._closing else "cancelled")
             self._refuse_if_closing()
+
+    async def _begin(self, session: Session) -> None:
+        """Workspace, kernel and record of a new session, or none of them."""
+        try:
+            await asyncio.to_thread(self._workspaces.create, session.id)
+        except OSError as error:
+            raise UnavailableError(
+                "The session's folder can't be made: the disk of state_dir is full or not writable."
+            ) from error
+        try:
+            kernel = await self.kernels.launch(session)
+            await self._recorder.begin_session(session.info)
+        except BaseException:
+            await self.kernels.release(session)
+            await asyncio.to_thread(self._workspaces.remove, session.id)
+            raise
+        await self.kernels.note_start(session, kernel)
 
     async def _recover(self, record: SessionRecord) -> None:
         info, note = record.info, record.kernel_note

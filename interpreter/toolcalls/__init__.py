@@ -15,7 +15,7 @@ from interpreter.toolcalls.definitions import tool_definitions
 from interpreter.toolcalls.parsing import parse_tool_calls
 from interpreter.toolcalls.reading import read_call
 from interpreter.toolcalls.replies import tool_messages
-from interpreter.toolcalls.text import model_text
+from interpreter.toolcalls.text import model_text, shorten
 
 __all__ = [
     "TOOL_NAME",
@@ -30,6 +30,7 @@ __all__ = [
     "model_text",
     "parse_tool_calls",
     "read_call",
+    "shorten",
     "tool_definitions",
     "tool_messages",
 ]

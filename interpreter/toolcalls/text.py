@@ -79,6 +79,11 @@ def clean(text: str) -> str:
     return _DATA_URI.sub("[base64 data]", _SURROGATE.sub("\ufffd", text))
 
 
+def shorten(text: str, max_bytes: int, name: str = "text") -> str:
+    """``text`` cleaned, in at most ``max_bytes`` of UTF-8; where it is longer its middle is cut."""
+    return _cut(clean(text), max_bytes, name, 0.5)
+
+
 def _parts(run: Run, displays: Displays) -> Iterable[_Part]:
     folded = run.folded
     yield _Part("stdout", "stdout:\n", _trimmed(folded.stdout))

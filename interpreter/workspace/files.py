@@ -18,7 +18,8 @@ from interpreter.workspace.folder import Entry, LeavesFolderError, NotAFileError
 from interpreter.workspace.paths import file_url, mime_type_of
 from interpreter.workspace.snapshots import Snapshot
 
-MAX_ENTRIES = 1_000_000  # looked at for one list or sum; beyond that the answer covers a part
+MAX_LISTED = 1_000_000  # entries looked at for a page; later ones are not listed
+MAX_SUMMED = 200_000  # entries looked at for a sum; later ones count nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 def file_error(error: OSError, *, making: bool = False) -> InterpreterError:
     """What to tell a client of an OSError about its path; ``making``: while the path was written."""
-    if isinstance(error, LeavesFolderError) or error.errno in (errno.ELOOP, errno.EXDEV):
+    if isinstance(error, LeavesFolderError) or error.errno == errno.ELOOP:
         return _invalid("`path` leaves the session's folder by a link; name a file below it.")
     if isinstance(error, NotAFileError) or error.errno == errno.ENXIO:
         return _invalid("`path` is no regular file but a pipe, socket or device.")

@@ -165,27 +165,28 @@ class Walk:
             except OSError:
                 continue  # gone meanwhile, or closed by the code
             try:
-                yield from self._entries(folder, prefix, queue)
+                with os.scandir(folder) as entries:
+                    for entry in entries:
+                        if self._left <= 0:
+                            self.complete = False
+                            return
+                        self._left -= 1
+                        if not (self._hidden or _has_place_in_url(entry.name)):
+                            continue
+                        if entry.is_dir(follow_symlinks=False):
+                            self._enqueue(queue, prefix, entry.name)
+                        else:
+                            yield prefix + entry.name, entry
             finally:
                 os.close(folder)
 
-    def _entries(self, folder: int, prefix: str, queue: deque[str]) -> Iterator[tuple[str, os.DirEntry[str]]]:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if self._left <= 0:
-                    self.complete = False
-                    queue.clear()
-                    return
-                self._left -= 1
-                if not (self._hidden or _has_place_in_url(entry.name)):
-                    continue
-                if not entry.is_dir(follow_symlinks=False):
-                    yield prefix + entry.name, entry
-                elif self._hidden or not _is_skipped(entry.name):
-                    if prefix.count("/") < MAX_DEPTH - 1:
-                        queue.append(f"{prefix}{entry.name}/")
-                    else:
-                        self.complete = False
+    def _enqueue(self, queue: deque[str], prefix: str, name: str) -> None:
+        if not self._hidden and _is_skipped(name):
+            return
+        if prefix.count("/") < MAX_DEPTH - 1:
+            queue.append(f"{prefix}{name}/")
+        else:
+            self.complete = False
 
 
 def scan(root: int, max_files: int) -> tuple[list[Entry], bool, int]:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from interpreter.workspace import folder
-from interpreter.workspace.files import MAX_ENTRIES, FileInfo, Listing, file_error
+from interpreter.workspace.files import MAX_LISTED, MAX_SUMMED, FileInfo, Listing, file_error
 from interpreter.workspace.paths import parse_path
-from interpreter.workspace.removal import remove_tree
+from interpreter.workspace.removal import open_closed, remove_tree
 from interpreter.workspace.snapshots import MAX_SCANNED_FILES, UNKNOWN, Snapshot
 from interpreter.workspace.uploads import Upload, Uploads
 
@@ -59,15 +59,19 @@ class Workspaces:
         It is out of sight at once; what can't be deleted is tried again at the next start.
         """
         removed = self.root / _REMOVED
+        name = f"{session_id}-{secrets.token_hex(4)}"
+        root = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             removed.mkdir(mode=0o700, exist_ok=True)
-            name = f"{session_id}-{secrets.token_hex(4)}"
-            (self.root / session_id).rename(removed / name)
+            os.close(open_closed(root, session_id))  # one that is closed to us can't be moved
+            os.rename(session_id, removed / name, src_dir_fd=root)
         except FileNotFoundError:
             return
         except OSError as error:
             log.error("A session's folder could not be removed (%s).", error.strerror)
             return
+        finally:
+            os.close(root)
         self._remove(name, below=removed)
 
     def snapshot(self, session_id: str) -> Snapshot:
@@ -93,7 +97,7 @@ class Workspaces:
         return await self.uploads.begin(session.id, self.files(session))
 
     def _remove(self, name: str, *, below: Path | None = None) -> None:
-        parent = os.open(below or self.root, os.O_RDONLY | os.O_DIRECTORY)
+        parent = os.open(below or self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             remove_tree(parent, name)
         except OSError as error:
@@ -115,7 +119,7 @@ class LocalFiles:
 
         def work(root: int) -> Listing:
             found, more = folder.page(
-                root, limit=limit, after=after, descending=descending, max_entries=MAX_ENTRIES
+                root, limit=limit, after=after, descending=descending, max_entries=MAX_LISTED
             )
             return Listing(tuple(map(FileInfo.of, found)), more)
 
@@ -156,7 +160,7 @@ class LocalFiles:
 
     async def used_bytes(self) -> int:
         """See `Files.used_bytes`."""
-        return await self._do(lambda root: folder.used_bytes(root, max_entries=MAX_ENTRIES))
+        return await self._do(lambda root: folder.used_bytes(root, max_entries=MAX_SUMMED))
 
     async def snapshot(self) -> Snapshot:
         """See `Files.snapshot`."""

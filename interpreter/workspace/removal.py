@@ -18,7 +18,7 @@ def remove_tree(parent: int, name: str) -> None:
         if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
             os.unlink(name, dir_fd=parent)
             return
-        root = _open_folder(parent, name)
+        root = open_closed(parent, name)
     except FileNotFoundError:
         return
     stack = [(root, name, _remove_files(root))]
@@ -29,10 +29,10 @@ def remove_tree(parent: int, name: str) -> None:
                 os.close(stack.pop()[0])
                 os.rmdir(name, dir_fd=stack[-1][0] if stack else parent)
             elif len(stack) < _MAX_OPEN:
-                child = _open_folder(folder, inner[-1])
+                child = open_closed(folder, inner[-1])
                 stack.append((child, inner.pop(), _remove_files(child)))
             else:
-                os.close(_open_folder(folder, inner[-1]))  # one that is closed to us can't be moved
+                os.close(open_closed(folder, inner[-1]))  # one that is closed to us can't be moved
                 moved = secrets.token_hex(16)
                 os.rename(inner.pop(), moved, src_dir_fd=folder, dst_dir_fd=root)
                 stack[0][2].append(moved)
@@ -57,7 +57,7 @@ def _remove_files(folder: int) -> list[str]:
     return list(folders)
 
 
-def _open_folder(parent: int, name: str) -> int:
+def open_closed(parent: int, name: str) -> int:
     """Open a folder, also one that its owner (our own user) has closed."""
     try:
         status = os.stat(name, dir_fd=parent, follow_symlinks=False)

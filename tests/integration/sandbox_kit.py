@@ -1,10 +1,10 @@
 """Kernels in the sandbox for tests: started through jupyter_client alone, as any gateway would."""
 
+import atexit
 import contextlib
 import json
 import os
 import shlex
-import shutil
 import sys
 import tempfile
 import time
@@ -15,6 +15,8 @@ from typing import Any
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import KernelManager
+
+from interpreter.gateway_extension.sandbox.removal import remove_tree
 
 PROJECT = Path(__file__).parents[2]
 IS_ROOT = os.geteuid() == 0
@@ -45,7 +47,10 @@ def write_kernelspec(folder: Path, config: dict[str, Any], argv: list[str] | Non
 
 
 def new_workspace() -> Path:
-    return Path(tempfile.mkdtemp(prefix="ws-"))
+    """An empty folder, removed when the tests end."""
+    path = Path(tempfile.mkdtemp(prefix="ws-"))
+    atexit.register(remove_tree, path)
+    return path
 
 
 class Boxed:
@@ -149,7 +154,7 @@ def boxed(
         finally:
             kernel.close()
             if workspace is None:
-                shutil.rmtree(kernel.workspace, ignore_errors=True)
+                remove_tree(kernel.workspace)
 
 
 def host_processes_with(text: str) -> list[int]:

@@ -1,6 +1,7 @@
 """What a run answers, one snippet per claim, on real kernels."""
 
 import json
+import time
 from collections.abc import Callable, Iterator
 
 import httpx
@@ -59,7 +60,8 @@ ENDING: dict[str, tuple[str, bool]] = {  # name: code, whether the kernel must b
     ),
     "swallowed": (f"import time\n{STUBBORN}", True),
     "ignored": ("import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(60)", True),
-    "C loop": ("sum(range(10**11))", True),
+    # The pause: `flush` returns before the kernel's thread has sent, and a C loop lets no thread work.
+    "C loop": ("import time\ntime.sleep(0.1)\nsum(range(10**11))", True),
     "regex": ("import re\nre.match('(a+)+b', 'a' * 60)", False),
     "shell": ("!sleep 61", False),
     "shell tree": ("!sh -c 'sleep 62 & sleep 62 & wait'", False),
@@ -166,8 +168,12 @@ def test_late_output_of_a_task_is_marked(api: httpx.Client, session_id: str, run
     assert run("1")["stdout"] == ""
     outputs = api.get(f"/v1/runs/{first['id']}").json()["outputs"]
     assert [output["text"] for output in outputs] == ["now\n", "late\n"]
-    cell = api.get(f"/v1/notebooks/{session_id}").json()["cells"][0]
+    deadline = time.monotonic() + 5  # late output is recorded soon, not at once
+    cell: dict = {"outputs": []}
+    while len(cell["outputs"]) < 2 and time.monotonic() < deadline:
+        cell = api.get(f"/v1/notebooks/{session_id}").json()["cells"][0]
     assert cell["metadata"]["interpreter"]["late_outputs"] == [1]
+    assert api.get(f"/v1/notebooks/{session_id}/verify").json()["valid"] is True
 
 
 def test_runs_queue_in_order(api: httpx.Client, session_id: str) -> None:

@@ -108,6 +108,28 @@ def test_large_files_take_little_memory(service: ServiceProcess, api: httpx.Clie
     api.delete(url)
 
 
+class Zeros:
+    """A large file to send, made as it is read."""
+
+    def __init__(self, size: int, look: Callable[[], None]) -> None:
+        self._left, self._look = size, look
+
+    def read(self, size: int) -> bytes:
+        self._look()
+        size = min(size, self._left)
+        self._left -= size
+        return bytes(size)
+
+
+def test_large_forms_take_little_memory(service: ServiceProcess, api: httpx.Client, session_id: str) -> None:
+    peak = Peak(service.process.pid)
+    base = f"/v1/sessions/{session_id}/files"
+    parts = [("file", (name, Zeros(64 * MIB, peak.look))) for name in ("a", "b")]
+    answer = api.post(base, files=parts)
+    assert [file["size"] for file in answer.json()["data"]] == [64 * MIB] * 2
+    assert peak.growth < 64 * MIB
+
+
 def test_a_reader_that_stops_reading_costs_no_memory(
     service: ServiceProcess, api: httpx.Client, session_id: str, run: Callable[..., dict]
 ) -> None:

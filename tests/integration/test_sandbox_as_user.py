@@ -10,7 +10,10 @@ import pytest
 from sandbox_kit import IS_ROOT, PROJECT, USER, as_ordinary_user
 
 HERE = Path(__file__).parent
-LANES = (("attacks", "network"), ("life", "limits"))  # side by side; within one, one after the other
+LANES = (
+    ("attacks", "network", "kernels"),
+    ("life", "limits", "places"),
+)  # side by side; within one, one after the other
 
 if IS_ROOT:
 
@@ -22,7 +25,8 @@ if IS_ROOT:
         for names in LANES:
             home = tmp_path_factory.mktemp("home")
             os.chown(home, USER, USER)
-            tests = [str(HERE / f"test_sandbox_{name}.py") for name in names]
+            folders = {"places": PROJECT / "tests/unit"}
+            tests = [str(folders.get(name, HERE) / f"test_sandbox_{name}.py") for name in names]
             command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
             environment = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
             started[names] = subprocess.Popen(

@@ -5,7 +5,6 @@ import select
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -149,13 +148,16 @@ with boxed() as kernel:
 """
 
 
-def start_gateway(seconds: int) -> subprocess.Popen[str]:
+def start_gateway(seconds: int, folder: Path) -> subprocess.Popen[str]:
     script = GATEWAY.format(kit=str(Path(__file__).parent), seconds=seconds)
-    return subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, cwd=PROJECT)
+    environment = os.environ | {"TMPDIR": str(folder)}
+    return subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, cwd=PROJECT, env=environment
+    )
 
 
-def test_nothing_outlives_a_gateway_that_is_killed() -> None:
-    gateway = start_gateway(600)
+def test_nothing_outlives_a_gateway_that_is_killed(tmp_path: Path) -> None:
+    gateway = start_gateway(600, tmp_path)
     assert gateway.stdout is not None
     init, _, connection_file = gateway.stdout.readline().strip().partition(" ")
     folder = Path(connection_file).parent
@@ -168,7 +170,7 @@ def test_nothing_outlives_a_gateway_that_is_killed() -> None:
     assert ended.poll(5000), "the sandbox lives on"
     os.close(handle)
     assert folder.exists()
-    start_gateway(0).communicate()  # one that starts later sweeps
+    start_gateway(0, tmp_path).communicate()  # one that starts later sweeps
     assert not folder.exists()
     assert [path for path in control_groups() if folder.name in path.name] == []
 
@@ -184,7 +186,7 @@ if IS_ROOT:
             assert f"Uid:\t{one.workspace.stat().st_uid}" in status
 
     def test_a_workspace_of_somebody_else_is_not_taken() -> None:
-        folder = Path(tempfile.mkdtemp())
+        folder = new_workspace()
         (folder / "file").write_text("mine")
         with pytest.raises(ValueError, match="somebody's files"), boxed(workspace=folder):
             pass

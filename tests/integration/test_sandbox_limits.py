@@ -167,8 +167,15 @@ def test_who_fills_the_disk_another_way_is_ended(code: str) -> None:
         assert kernel.wait_for_death() == "workspace full (limit 32 MiB)"
 
 
-def test_too_many_files_end_the_kernel() -> None:
-    code = "n = 0\nwhile True:\n open(f'file-{n}\\n', 'w').close(); n += 1"
+@pytest.mark.parametrize(
+    "code",
+    [
+        "n = 0\nwhile True:\n open(f'file-{n}\\n', 'w').close(); n += 1",
+        "import os\nfor _ in range(5000): os.mkdir('d'); os.chdir('d')\nimport time; time.sleep(60)",
+    ],
+    ids=["many", "nested"],
+)
+def test_too_many_or_too_deeply_nested_files_end_the_kernel(code: str) -> None:
     with boxed({"max_workspace_files": 2000}) as kernel:
         kernel.start_run(code)
         assert kernel.wait_for_death().startswith(

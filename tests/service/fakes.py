@@ -16,7 +16,8 @@ from tornado.httpserver import HTTPServer
 from tornado.httputil import HTTPHeaders
 from tornado.testing import bind_unused_port
 
-from interpreter.api.routes import make_application
+from interpreter import frontends
+from interpreter.api.routes import make_application, make_toolbox
 from interpreter.api.services import Services
 from interpreter.errors import InvalidRequestError, NotFoundError, SessionGoneError
 from interpreter.events import RunEvent
@@ -64,6 +65,7 @@ class FakeSessions:
         self.workspaces = workspaces
         self.live: dict[str, FakeSession] = {}
         self.gone: set[str] = set()
+        self.touched: list[str] = []
         self.error: Exception | None = None
 
     async def create(self, principal: Principal, **options: Any) -> FakeSession:
@@ -95,6 +97,9 @@ class FakeSessions:
         if session is None or not principal.owns(session.info.owner_id):
             raise NotFoundError("There is no session with this id.")
         return session
+
+    def touch(self, session: FakeSession) -> None:
+        self.touched.append(session.id)
 
     def list(self, principal: Principal) -> list[FakeSession]:
         return [s for s in reversed(self.live.values()) if principal.owns(s.info.owner_id)]
@@ -300,7 +305,14 @@ class Api:
             known, tokens, sessions, runs, FakeRecorder(sessions, runs),  # type: ignore[arg-type]
             workspaces, readiness, CollectorRegistry(), lambda: NOW,
         )  # fmt: skip
-        application = make_application(services, template_path=TEMPLATE_PATH, static_path=STATIC_PATH)
+        toolbox = make_toolbox(services)
+        application = make_application(
+            services,
+            template_path=TEMPLATE_PATH,
+            static_path=STATIC_PATH,
+            toolbox=toolbox,
+            extra_routes=frontends.make_routes(toolbox),
+        )
         listener, port = bind_unused_port()
         server = HTTPServer(application)
         server.add_socket(listener)

@@ -84,6 +84,7 @@ async def quick() -> AsyncIterator[None]:
         patch.setattr(kernel, "RESYNC_INTERVAL", 0.05)
         patch.setattr(channels, "RECONNECT_DELAYS", (0.02,) * 10)
         patch.setattr(gateway_module, "DELETE_TIMEOUT", 0.5)
+        patch.setattr(gateway_module, "SETTLE_TIMEOUT", 1.0)
         patch.setattr(execute, "INTERRUPT_INTERVAL", 0.2)
         patch.setattr(execute, "WAKE_DELAY", 0.05)
         patch.setattr(amendments, "FIRST_DELAY", 0.02)
@@ -107,7 +108,7 @@ def _tasks_since(before: set[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
 
 def _is_gateways(task: asyncio.Task[Any]) -> bool:
     code = getattr(task.get_coro(), "cr_code", None)
-    return code is not None and ("scripted_" in code.co_filename or "tornado" in code.co_filename)
+    return any(place in code.co_filename for place in ("scripted_", "tornado", "asyncio/locks"))
 
 
 def target_of(gateway: ScriptedGateway, **changes: Any) -> GatewayTarget:
@@ -140,6 +141,7 @@ async def stack(
         exits.callback(client.close)
         launcher = GatewayLauncher(client, wanted.kernel_start_timeout, None, outlives_service)
         workspaces = Workspaces(folder / "workspaces")
+        workspaces.prepare()
         sessions = SessionManager(wanted, launcher, recorder, workspaces, clock=clock)
         seen: list[Run] = []
         runs = RunManager(wanted, sessions, recorder, workspaces, clock=clock, observe=seen.append)

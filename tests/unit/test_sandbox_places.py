@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from interpreter.gateway_extension.sandbox.cgroups import ControlGroup, Parents, find_parents, sweep_groups
-from interpreter.gateway_extension.sandbox.folders import Instance, KernelFolder, remove_tree
+from interpreter.gateway_extension.sandbox.folders import Instance, KernelFolder
 from interpreter.gateway_extension.sandbox.limits import Limits
 from interpreter.gateway_extension.sandbox.probe import ADVICE, GENERAL_ADVICE, advice, enforced_limits
+from interpreter.gateway_extension.sandbox.removal import remove_tree
 from interpreter.gateway_extension.sandbox.uids import NoUidLeftError, UidPool
 from interpreter.gateway_extension.sandbox.workspace import WorkspaceError, check_workspace, measure
 
@@ -134,23 +135,67 @@ def test_measuring_gives_up_on_too_many_or_too_deep(tmp_path: Path) -> None:
     assert used(tmp_path)[2] is False
 
 
-def test_measuring_opens_what_was_closed_to_hide(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", [0, 0o400, 0o100, 0o600])
+@pytest.mark.parametrize("closed", ["closed", "."])
+def test_measuring_opens_what_was_closed_to_hide(tmp_path: Path, closed: str, mode: int) -> None:
+    """Of an ordinary user's gateway the kernel is the same user, who may close its folders to it."""
     (tmp_path / "closed").mkdir()
     (tmp_path / "closed/file").write_bytes(bytes(50_000))
-    (tmp_path / "closed").chmod(0)
-    assert used(tmp_path)[0] >= 50_000
+    fd = os.open(tmp_path, os.O_RDONLY)
+    (tmp_path / closed).chmod(mode)
+    try:
+        assert measure(fd, max_files=100).size >= 50_000
+    finally:
+        os.close(fd)
+        tmp_path.chmod(0o700)
 
 
-def test_removing_opens_what_was_closed(tmp_path: Path) -> None:
+def test_removing_opens_what_was_closed_and_follows_no_link(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").touch()
     path = tmp_path / "tree"
     (path / "a/b/c").mkdir(parents=True)
     (path / "a/b/c/file").write_text("x")
-    (path / "link").symlink_to("/usr")
-    for folder in ("a/b/c", "a/b", "a"):
-        (path / folder).chmod(0)
+    (path / "moved-0").mkdir()
+    (path / "a/link").symlink_to(outside)
+    os.mkfifo(path / "a/fifo")
+    for folder, mode in (("a/b/c", 0), ("a/b", 0o500), ("a", 0), (".", 0)):
+        (path / folder).chmod(mode)
     remove_tree(path)
     assert not path.exists()
-    assert Path("/usr").is_dir()
+    assert (outside / "kept").exists()
+    remove_tree(path)
+
+
+def test_removing_never_touches_what_is_above(tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    tmp_path.chmod(0o755)
+    remove_tree(tmp_path / "missing")
+    remove_tree(tmp_path / "tree")
+    assert tmp_path.stat().st_mode & 0o7777 == 0o755
+
+
+def test_removing_a_link_removes_the_link(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "folder")
+    remove_tree(tmp_path / "link")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_removing_a_nest_deeper_than_any_path(tmp_path: Path) -> None:
+    top = os.open(tmp_path, os.O_RDONLY)
+    os.mkdir("tree", dir_fd=top)
+    here = os.open("tree", os.O_RDONLY, dir_fd=top)
+    for _ in range(5000):
+        os.mkdir("d", dir_fd=here)
+        below = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+    os.close(top)
+    remove_tree(tmp_path / "tree")
+    assert list(tmp_path.iterdir()) == []
 
 
 def fake_proc(tmp_path: Path, mounts: str, groups: str) -> Path:

@@ -136,79 +136,78 @@ def staging_folder() -> str:
     raise SandboxError(f"none of {', '.join(STAGING_FOLDERS)} exists to collect the sandbox's folders in")
 
 
-def start_held(
-    box: Box,
-    *,
-    uid: int | None,
-    cgroup_procs: Sequence[str] = (),
-    rlimits: Sequence[tuple[int, int]] = (),
-    use_seccomp: bool = True,
-) -> HeldProcess:
-    """Start bubblewrap with ``box``, as ``uid`` when that is given (then we are root).
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Under what a sandbox starts: as which user (when we are root), in which groups, with which limits."""
+
+    uid: int | None
+    cgroup_procs: Sequence[str] = ()
+    rlimits: Sequence[tuple[int, int]] = ()
+
+
+def start_held(box: Box, terms: Terms) -> HeldProcess:
+    """Start bubblewrap with ``box``; its program waits for `HeldProcess.go`.
 
     Call it from a thread that lives as long as the sandbox may: the sandbox ends with that thread.
     """
-    program = find_bwrap()
-    opened: list[int] = []
+    with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
 
-    def keep(fd: int) -> int:
-        opened.append(fd)
-        return fd
+        def give(fd: int) -> int:
+            theirs.callback(os.close, fd)
+            given.append(fd)
+            return fd
 
-    status_read, status_write = os.pipe()
-    block_read, block_write = os.pipe()
-    error_read, error_write = os.pipe()
-    for fd in (status_write, block_read, error_write):
-        keep(fd)
-    try:
-        fds = Descriptors(
-            status=status_write,
-            block=block_read,
-            seccomp=keep(memory_file("seccomp", seccomp_filter())) if use_seccomp else None,
-            files={path: keep(memory_file("file", content)) for path, content in box.files.items()},
-        )
-        plan = _plan(box, fds, program, uid, keep)
-        plan |= {
-            "cgroup_procs": list(cgroup_procs),
-            "rlimits": list(rlimits),
-            "nice": NICE,
-            "parent": os.getpid(),
-            "uid": uid,
-        }
-        plan_fd = keep(memory_file("plan", json.dumps(plan).encode()))
+        def pipe(*, read_here: bool) -> tuple[int, int]:
+            read, write = os.pipe()
+            here, there = (read, write) if read_here else (write, read)
+            ours.callback(os.close, here)
+            return here, give(there)
+
+        given: list[int] = []
+        status, status_there = pipe(read_here=True)
+        block, block_there = pipe(read_here=False)
+        errors, errors_there = pipe(read_here=True)
+        seccomp = give(memory_file("seccomp", seccomp_filter()))
+        files = {path: give(memory_file("file", content)) for path, content in box.files.items()}
+        plan = _plan(box, Descriptors(status_there, block_there, seccomp, files), find_bwrap(), terms, give)
+        plan_fd = give(memory_file("plan", json.dumps(plan).encode()))
         process = subprocess.Popen(  # noqa: S603
             [sys.executable, "-I", "-S", LAUNCHER, str(plan_fd)],
             stdin=subprocess.DEVNULL,
-            stdout=error_write,
-            stderr=error_write,
+            stdout=errors_there,
+            stderr=errors_there,
             env={},
-            pass_fds=opened,
+            pass_fds=given,
             cwd="/",
         )
-    except BaseException:
-        for fd in (status_read, block_write, error_read):
-            os.close(fd)
-        raise
-    finally:
-        for fd in opened:
-            os.close(fd)
-    os.set_blocking(error_read, False)
-    return HeldProcess(process, status_read, block_write, error_read)
+        ours.pop_all()  # nothing failed: they are the process's now
+    os.set_blocking(errors, False)
+    return HeldProcess(process, status, block, errors)
 
 
 def _plan(
-    box: Box, fds: Descriptors, program: Program, uid: int | None, keep: Callable[[int], int]
+    box: Box, fds: Descriptors, program: Program, terms: Terms, give: Callable[[int], int]
 ) -> dict[str, object]:
-    if uid is None:
-        sources, staging, path, collected = None, "", program.path, {}
-    else:
+    """What the launcher is told."""
+    staging, path = "", program.path
+    sources: dict[str, str] | None = None
+    collected: dict[str, str] = {}
+    if terms.uid is not None:
         staging = staging_folder()
         names = {bind.source: str(index) for index, bind in enumerate(box.binds)}
         sources = {source: f"{staging}/{name}" for source, name in names.items()}
         collected = {name: source for source, name in names.items()} | program.staged
         path = f"{staging}/{program.staged_path}" if program.staged else program.path
     arguments = b"\0".join(os.fsencode(text) for text in bwrap_arguments(box, fds, sources))
-    args_fd = keep(memory_file("arguments", arguments))
-    # The command itself has to follow "--" on the command line, not in the file.
-    argv = [path, "--args", str(args_fd), "--", *box.argv]
-    return {"staging": staging, "sources": collected, "argv": argv}
+    args_fd = give(memory_file("arguments", arguments))
+    return {
+        "staging": staging,
+        "sources": collected,
+        # The command itself has to follow "--" on the command line, not in the file.
+        "argv": [path, "--args", str(args_fd), "--", *box.argv],
+        "cgroup_procs": list(terms.cgroup_procs),
+        "rlimits": list(terms.rlimits),
+        "nice": NICE,
+        "parent": os.getpid(),
+        "uid": terms.uid,
+    }

@@ -55,7 +55,7 @@ class Descriptors:
 
     status: int
     block: int
-    seccomp: int | None
+    seccomp: int
     files: Mapping[str, int]
 
 
@@ -79,9 +79,7 @@ def _isolation(box: Box, fds: Descriptors) -> list[str]:
     for name, value in sorted(box.env.items()):
         args += ["--setenv", name, value]
     args += ["--json-status-fd", str(fds.status), "--block-fd", str(fds.block)]
-    if fds.seccomp is not None:
-        args += ["--seccomp", str(fds.seccomp)]
-    return args
+    return [*args, "--seccomp", str(fds.seccomp)]
 
 
 def _kernel_filesystems(box: Box) -> list[str]:

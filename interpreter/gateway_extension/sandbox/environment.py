@@ -110,6 +110,7 @@ def kernel_environment(
     defaults = {
         "PATH": ":".join([*path, f"{PACKAGES}/bin", "/usr/local/bin", "/usr/bin", "/bin"]),
         "LANG": "C.UTF-8",
+        "SHELL": "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh",
         # A read-only environment can't be installed into; packages go to the private home instead.
         "PIP_TARGET": PACKAGES,
         "PYTHONPATH": PACKAGES,
@@ -122,7 +123,11 @@ def kernel_environment(
     }
     if threads is not None:
         defaults |= dict.fromkeys(THREAD_VARIABLES, str(threads))
-    env = {name: value for name, value in {**defaults, **env}.items() if "\0" not in name + value}
+    env = {
+        name: value
+        for name, value in {**defaults, **env}.items()
+        if "\0" not in name + value and "=" not in name
+    }
     if proxy is not None:
         env |= dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), proxy)
         env |= {"NO_PROXY": "", "no_proxy": ""}

@@ -9,15 +9,16 @@ which the sandbox can't reach, before any code can run.
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import secrets
-import shutil
 import stat
 import threading
 from pathlib import Path
 
+from .removal import remove_tree
+
 MAX_FOLDER = 57  # a socket's path may have 107 bytes; this is what is left for ours and for jupyter's names
-MAX_CLOSED = 64  # closed folders in one another that are removed
 
 _instances: dict[str, "Instance"] = {}
 _instances_lock = threading.Lock()
@@ -38,6 +39,7 @@ class KernelFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.connection_file = path / "c.json"
+        self.kernel_file = path / "t.json"  # the connection file of a kernel that knows TCP only
         self.sockets = path / "s"
         self.published = path / "c"
         self.private_workspace = path / "w"
@@ -72,6 +74,22 @@ class KernelFolder:
                 raise ValueError("the kernel put something else where its socket belongs")
         return True
 
+    def is_published(self, ports: list[int]) -> bool:
+        """Whether somebody else, a relay, has made all sockets for the gateway."""
+        return all((self.published / f"k-{port}").is_socket() for port in ports)
+
+    def write_kernel_file(self, first_port: int) -> dict[str, int]:
+        """The connection file with TCP ports on loopback instead; {the gateway's socket: port}."""
+        info = json.loads(self.connection_file.read_text())
+        names = sorted(name for name in info if name.endswith("_port"))
+        relayed = {}
+        for number, name in enumerate(names):
+            relayed[str(self.published / f"k-{info[name]}")] = first_port + number
+            info[name] = first_port + number
+        self.kernel_file.touch(mode=0o600)
+        self.kernel_file.write_text(json.dumps(info | {"transport": "tcp", "ip": "127.0.0.1"}))
+        return relayed
+
     def seal(self) -> None:
         """Let nothing more be made among the sockets (as root: else the owner is the kernel's user)."""
         os.chown(self.sockets, os.geteuid(), -1)
@@ -85,8 +103,9 @@ class KernelFolder:
         return None
 
     def remove(self) -> None:
-        """Remove everything."""
-        remove_tree(self.path)
+        """Remove everything; what can't be removed is left to a later sweep."""
+        with contextlib.suppress(OSError):
+            remove_tree(self.path)
 
 
 class Instance:
@@ -132,7 +151,8 @@ def close_instances() -> None:
     with _instances_lock:
         for key, found in list(_instances.items()):
             if key.startswith(f"{os.getpid()}:"):
-                remove_tree(found.path)
+                with contextlib.suppress(OSError):
+                    remove_tree(found.path)
                 del _instances[key]
 
 
@@ -142,29 +162,11 @@ def sweep(runtime_dir: Path) -> list[str]:
     for path in runtime_dir.iterdir():
         fd = _try_lock(path) if path.is_dir() and not path.is_symlink() else None
         if fd is not None:
-            remove_tree(path)
+            with contextlib.suppress(OSError):  # one that can't be removed must not stop every start
+                remove_tree(path)
             os.close(fd)
             dead.append(path.name)
     return dead
-
-
-def remove_tree(path: Path) -> None:
-    """Remove a folder that a kernel wrote in, and that no process writes in any more.
-
-    An ordinary user can't empty folders that the kernel closed (mode 0) before they are opened again,
-    level by level.
-    """
-
-    def open_up(_: object, name: str, __: object) -> None:
-        for folder in (os.path.dirname(name), name):
-            if os.path.isdir(folder) and not os.path.islink(folder):
-                with contextlib.suppress(OSError):
-                    os.chmod(folder, 0o700)
-
-    for _ in range(MAX_CLOSED):
-        shutil.rmtree(path, onerror=open_up)
-        if not os.path.lexists(path):
-            return
 
 
 def _try_lock(path: Path) -> int | None:

@@ -7,7 +7,7 @@ import subprocess
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from .bubblewrap import HeldProcess, SandboxError, start_held
+from .bubblewrap import HeldProcess, SandboxError, Terms, start_held
 from .cgroups import Parents, find_parents
 from .command import Box, box_files
 from .environment import masked_proc_files, system_binds
@@ -136,7 +136,7 @@ def _try(*, proc: bool) -> str | None:
     try:
         if os.geteuid() == 0:
             lease = UidPool(uid_folder(default_runtime_dir()), *UID_RANGE).acquire()
-        held = start_held(box, uid=lease.uid if lease is not None else None)
+        held = start_held(box, Terms(uid=lease.uid if lease is not None else None))
         held.wait_until_held(TIMEOUT)
         held.go()
         code = held.process.wait(TIMEOUT)

@@ -19,9 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_client.connect import KernelConnectionInfo
-from jupyter_client.provisioning.local_provisioner import LocalProvisioner
-from traitlets import Bool, Dict, Float, Integer, List, Unicode
-from traitlets.config import Config
 
 from .bubblewrap import SandboxError, SandboxUnavailableError
 from .cgroups import Parents, find_parents, sweep_groups
@@ -29,91 +26,31 @@ from .command import WORKSPACE, Bind, Box, box_files
 from .environment import kernel_environment, masked_proc_files, program_roots, system_binds
 from .folders import KernelFolder, close_instances, default_runtime_dir, instance
 from .limits import Limits, size_text
-from .probe import UID_RANGE, advice, probe, uid_folder
+from .options import DEFAULT_LIMITS, SandboxOptions
+from .probe import advice, probe, uid_folder
 from .proxy import PORT
 from .sandbox import Network, Place, Sandbox
 from .uids import NoUidLeftError, UidPool
 from .workspace import WorkspaceError, check_workspace, give_to, may_take_over
 
 SOCKET_POLL = 0.01
-_DEFAULT = Limits()
+FIRST_PORT = 40001  # of kernels that know TCP only; each sandbox has all ports to itself
 _PORTS = ("shell_port", "iopub_port", "stdin_port", "hb_port", "control_port")
 
 atexit.register(close_instances)
 
 
-class BubblewrapProvisioner(LocalProvisioner):
-    """Runs a kernel in a sandbox; every trait can be set in the kernelspec's ``config``."""
-
-    memory_bytes = Integer(_DEFAULT.memory_bytes, help="Memory of a kernel with all its processes.").tag(
-        config=True
-    )
-    cpu_quota = Float(_DEFAULT.cpu_quota, help="Processor cores it may use; 0: all that are free.").tag(
-        config=True
-    )
-    cpu_share = Integer(_DEFAULT.cpu_share, help="Weight against other kernels.").tag(config=True)
-    cpu_seconds = Float(_DEFAULT.cpu_seconds, help="CPU time over its life; 0: unlimited.").tag(config=True)
-    wall_seconds = Float(_DEFAULT.wall_seconds, help="Longest life; 0: unlimited.").tag(config=True)
-    max_processes = Integer(_DEFAULT.max_processes, help="Processes and threads.").tag(config=True)
-    max_open_files = Integer(_DEFAULT.max_open_files, help="Open files of one process.").tag(config=True)
-    max_file_bytes = Integer(_DEFAULT.max_file_bytes, help="Largest file.").tag(config=True)
-    workspace_bytes = Integer(_DEFAULT.workspace_bytes, help="Size of the workspace.").tag(config=True)
-    max_workspace_files = Integer(_DEFAULT.max_workspace_files, help="Files of the workspace.").tag(
-        config=True
-    )
-    tmp_bytes = Integer(_DEFAULT.tmp_bytes, help="Size of /tmp, and of the home folder.").tag(config=True)
-    shm_bytes = Integer(_DEFAULT.shm_bytes, help="Size of /dev/shm.").tag(config=True)
-    max_limits = Dict(help="Bounds (limit name to number) that a kernelspec's limits are cut to.").tag(
-        config=True
-    )
-
-    network = Unicode("none", help="Network policy of sessions that ask for none by KERNEL_NETWORK.").tag(
-        config=True
-    )
-    allowed_networks = List(
-        Unicode(), ["none", "allowlist"], help="Network policies that KERNEL_NETWORK may ask for."
-    ).tag(config=True)
-    allowed_hosts = List(
-        Unicode(),
-        help="What the policy `allowlist` lets through: host names, *.domains, addresses or networks, each "
-        "perhaps with :port (else 80 and 443). Addresses that are not public have to be listed as such.",
-    ).tag(config=True)
-
-    runtime_dir = Unicode(help="Short folder for sockets; default: in XDG_RUNTIME_DIR, /run or /tmp.").tag(
-        config=True
-    )
-    workspace_root = Unicode("", help="Folder that all workspaces must be below; empty: any.").tag(
-        config=True
-    )
-    uid_range = List(
-        Integer(),
-        list(UID_RANGE),
-        minlen=2,
-        maxlen=2,
-        help="Plain uids for kernels, when the gateway is root.",
-    ).tag(config=True)
-    read_only_paths = List(Unicode(), help="More folders that kernels see, read-only.").tag(config=True)
-    env_names = List(Unicode(), help="More variables of the gateway that kernels get.").tag(config=True)
-    use_cgroups = Bool(True, help="Use control groups where they can be made.").tag(config=True)
-    socket_timeout = Float(30.0, help="Seconds in which a kernel must have made its sockets.").tag(
-        config=True
-    )
+class BubblewrapProvisioner(SandboxOptions):
+    """Runs a kernel in a sandbox; every trait (see `SandboxOptions`) can be set in the kernelspec's ``config``."""
 
     _place: Place | None = None
     _sandbox: Sandbox | None = None
-    _limits: Limits = _DEFAULT
+    _limits: Limits = DEFAULT_LIMITS
     _network: Network = Network()
     _death_reason: str | None = None
     _asked_to_end = False
     _finalizer: Any = None
     _starts = 0
-
-    def __init__(self, **kwargs: Any) -> None:
-        # The kernelspec's values come as arguments and win over the configuration; the bounds don't.
-        super().__init__(**kwargs)
-        own = Config(self.config).get(type(self).__name__, {})
-        if "max_limits" in own:
-            self.max_limits = {**self.max_limits, **own["max_limits"]}
 
     @property
     def death_reason(self) -> str | None:
@@ -135,8 +72,8 @@ class BubblewrapProvisioner(LocalProvisioner):
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
         """Check what was asked for and prepare the folders. Raises ValueError, `SandboxError`."""
         env = dict(kwargs.get("env") or {})
-        self._limits = self._find_limits(env)
-        self._network = self._find_network(env)
+        self._limits = self.find_limits(env)
+        self._network = self.find_network(env)
         self._death_reason = None
         self._asked_to_end = False
         place = await self._take_place(kwargs.get("cwd"))
@@ -151,15 +88,6 @@ class BubblewrapProvisioner(LocalProvisioner):
             manager.connection_file = str(place.folder.connection_file)
         kwargs.setdefault("env", {})
         return await super().pre_launch(**kwargs)
-
-    def _find_limits(self, env: dict[str, str]) -> Limits:
-        names = Limits.__dataclass_fields__
-        limits = Limits(**{name: getattr(self, name) for name in names}).bounded(self.max_limits)
-        return limits.requested(env["KERNEL_LIMITS"]) if env.get("KERNEL_LIMITS") else limits
-
-    def _find_network(self, env: dict[str, str]) -> Network:
-        policy = env.get("KERNEL_NETWORK") or self.network
-        return Network.choose(policy, {*self.allowed_networks, self.network}, self.allowed_hosts)
 
     async def _take_place(self, cwd: str | None) -> Place:
         """The folder, workspace and uid of this kernel: the same at every restart."""
@@ -224,9 +152,10 @@ class BubblewrapProvisioner(LocalProvisioner):
         if place is None:
             raise SandboxError("launch_kernel comes after pre_launch")
         await self._end_sandbox()
+        relayed = place.folder.write_kernel_file(FIRST_PORT) if self.kernel_transport == "tcp" else {}
         if place.lease is not None:
-            os.chown(place.folder.connection_file, -1, place.uid)
-            place.folder.connection_file.chmod(0o640)
+            os.chown(self._kernel_file(place), -1, place.uid)
+            self._kernel_file(place).chmod(0o640)
         self._starts += 1
         sandbox = Sandbox(
             place,
@@ -234,6 +163,7 @@ class BubblewrapProvisioner(LocalProvisioner):
             self._network,
             find_parents() if self.use_cgroups else Parents(0, {}),
             name=f"{place.folder.path.parent.name}-{place.folder.path.name}-{self._starts}",
+            relayed=relayed,
         )
         self._sandbox = sandbox
         self._finalizer.detach()
@@ -267,7 +197,11 @@ class BubblewrapProvisioner(LocalProvisioner):
         ports = [int(self.connection_info[name]) for name in _PORTS]  # type: ignore[literal-required]
         try:
             async with asyncio.timeout(self.socket_timeout):
-                while not place.folder.publish(ports, place.uid):
+                while not (
+                    place.folder.is_published(ports)
+                    if sandbox.relayed
+                    else place.folder.publish(ports, place.uid)
+                ):
                     if self.process is None or self.process.poll() is not None:
                         await asyncio.to_thread(sandbox.ended.wait, 1.0)
                         raise SandboxError(self._early_death(sandbox))
@@ -291,7 +225,8 @@ class BubblewrapProvisioner(LocalProvisioner):
         binds = {bind.dest: bind for bind in (*system, *roots)}
         for path in (*self.read_only_paths, *self._resources(cmd)):
             binds[path] = Bind(os.path.realpath(path), path)
-        binds[str(folder.connection_file)] = Bind(str(folder.connection_file), str(folder.connection_file))
+        connection_file = str(folder.connection_file)
+        binds[connection_file] = Bind(str(self._kernel_file(place)), connection_file)
         binds[str(folder.published)] = Bind(str(folder.sockets), str(folder.published), writable=True)
         binds[WORKSPACE] = Bind(str(place.workspace), WORKSPACE, writable=True)
         variables = kernel_environment(
@@ -313,6 +248,10 @@ class BubblewrapProvisioner(LocalProvisioner):
             shm_bytes=self._limits.shm_bytes,
             proc=proc,
         )
+
+    def _kernel_file(self, place: Place) -> Path:
+        folder = place.folder
+        return folder.kernel_file if self.kernel_transport == "tcp" else folder.connection_file
 
     def _resources(self, cmd: list[str]) -> list[str]:
         folder = self.kernel_spec.resource_dir

@@ -1,28 +1,25 @@
 """One running sandbox and all that belongs to it, from the first process to the last trace."""
 
 import contextlib
-import json
 import os
-import select
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import processes
-from .bubblewrap import HeldProcess, SandboxError, start_held
+from .bubblewrap import HeldProcess, SandboxError, Terms, start_held
 from .cgroups import ControlGroup, Parents
 from .command import Box
 from .folders import KernelFolder
+from .helper import Helper
 from .limits import Limits
 from .proxy import Rule
 from .uids import UidLease
 from .watchdog import Watchdog, Watched
 
-PROXY = str(Path(__file__).with_name("proxy.py"))
 NETWORK_POLICIES = ("none", "allowlist", "full")
 START_TIMEOUT = 20.0
 END_TIMEOUT = 5.0
@@ -77,13 +74,13 @@ class Sandbox:
     network: Network
     parents: Parents
     name: str
-    use_seccomp: bool = True
+    relayed: dict[str, int] = field(default_factory=dict)  # socket of the host → TCP port of the kernel
     death_reason: str | None = None  # why the watchdog ended it
     oom_kills: int = 0  # processes that the system ended for want of memory; known at the end
     ended: threading.Event = field(default_factory=threading.Event)
     _held: HeldProcess | None = None
     _cgroup: ControlGroup | None = None
-    _proxy: subprocess.Popen[bytes] | None = None
+    _helpers: list[Helper] = field(default_factory=list)
     _watchdog: Watchdog | None = None
     _fds: list[int] = field(default_factory=list)
 
@@ -91,13 +88,12 @@ class Sandbox:
         """Start bubblewrap; the kernel itself waits. From the thread that the kernel's life hangs on."""
         if self.parents.version:
             self._cgroup = ControlGroup(self.parents, self.name, self.limits)
-        self._held = start_held(
-            box,
+        terms = Terms(
             uid=self.place.drop_to,
             cgroup_procs=self._cgroup.procs_files if self._cgroup is not None else (),
             rlimits=self.limits.rlimits(own_uid=self.place.lease is not None),
-            use_seccomp=self.use_seccomp,
         )
+        self._held = start_held(box, terms)
         return self._held.process
 
     def release_hold(self) -> None:
@@ -109,8 +105,7 @@ class Sandbox:
         if self.place.lease is None:
             # Counted per user namespace: set before, it would count all processes of this user.
             processes.set_process_limit(held.init, self.limits.max_processes)
-        if self.network.policy != "none":
-            self._start_proxy(held.init)
+        self._start_helpers(held.init)
         self._fds = [
             os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             for path in (self.place.workspace, self.place.folder.sockets)
@@ -130,30 +125,18 @@ class Sandbox:
         self._watchdog.start()
         held.go()
 
-    def _start_proxy(self, init: int) -> None:
-        plan = {
-            "pid": init,
-            "uid": self.place.drop_to,
-            "public": self.network.policy == "full",
-            "hosts": self.network.hosts,
-        }
-        self._proxy = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-I", "-S", PROXY],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={},
-            cwd="/",
-        )
-        if self._cgroup is not None:  # what a session makes it do is on the session's account
-            self._cgroup.join(self._proxy.pid)
-        assert self._proxy.stdin is not None
-        assert self._proxy.stdout is not None
-        self._proxy.stdin.write(json.dumps(plan).encode() + b"\n")
-        self._proxy.stdin.flush()
-        ready, _, _ = select.select([self._proxy.stdout], [], [], START_TIMEOUT)
-        if not ready or self._proxy.stdout.readline() != b"ready\n":
-            raise SandboxError("the network proxy of this kernel did not start")
+    def _start_helpers(self, init: int) -> None:
+        uid = self.place.drop_to
+        if self.network.policy != "none":
+            public = self.network.policy == "full"
+            plan: dict[str, object] = {"pid": init, "uid": uid, "public": public, "hosts": self.network.hosts}
+            self._helpers.append(Helper("proxy", plan, self._cgroup))
+        if self.relayed:
+            self._helpers.append(
+                Helper("relay", {"pid": init, "uid": uid, "sockets": self.relayed}, self._cgroup)
+            )
+        for helper in self._helpers:
+            helper.wait_until_ready()
 
     def signal(self, number: int) -> None:
         """Send a signal to the kernel's process group, the way a terminal would."""
@@ -192,22 +175,13 @@ class Sandbox:
     def _on_end(self, reason: str | None) -> None:
         # In the watchdog's thread, so that a dead kernel leaves nothing even if nobody asks for it again.
         self.death_reason = reason
-        self._stop_proxy()
+        helpers, self._helpers = self._helpers, []
+        for helper in helpers:
+            helper.stop()
         if self._cgroup is not None:
             self.oom_kills = self._cgroup.oom_kills()
             self._cgroup.remove()
         self.ended.set()
-
-    def _stop_proxy(self) -> None:
-        proxy, self._proxy = self._proxy, None
-        if proxy is None:
-            return
-        proxy.kill()
-        proxy.wait()
-        for stream in (proxy.stdin, proxy.stdout):
-            if stream is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    stream.close()
 
     def close(self) -> None:
         """End everything and leave nothing. Blocks for a moment; further calls do nothing."""

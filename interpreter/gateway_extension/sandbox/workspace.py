@@ -116,13 +116,13 @@ def _walk(fd: int, visit: Callable[[int, os.DirEntry[str], os.stat_result], None
             if seen > limit:
                 return False
             try:
-                status = entry.stat(follow_symlinks=False)
+                status = _status(parent, entry)
                 visit(parent, entry, status)
                 if stat.S_ISDIR(status.st_mode):
                     if len(stack) >= MAX_DEPTH:
                         complete = False
                     else:
-                        child = _open_folder(entry.name, parent)
+                        child = open_folder(entry.name, parent)
                         stack.append((child, _entries(child, limit)))
             except (FileNotFoundError, NotADirectoryError, PermissionError):
                 continue  # gone or changed while we looked, or a folder that its owner closed
@@ -132,17 +132,27 @@ def _walk(fd: int, visit: Callable[[int, os.DirEntry[str], os.stat_result], None
     return complete
 
 
-def _open_folder(name: str, parent: int) -> int:
+def _status(parent: int, entry: os.DirEntry[str]) -> os.stat_result:
     try:
-        return os.open(name, _FOLDER, dir_fd=parent)
+        return entry.stat(follow_symlinks=False)
     except PermissionError:
-        # Its owner, who is our own user, closed it to hide what it holds: open it again.
-        handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
-        try:
-            os.chmod(f"/proc/self/fd/{handle}", 0o700)
-        finally:
-            os.close(handle)
-        return os.open(name, _FOLDER, dir_fd=parent)
+        os.fchmod(parent, 0o700)  # readable but not searchable: made so to hide sizes
+        return os.stat(entry.name, dir_fd=parent, follow_symlinks=False)
+
+
+def open_folder(path: str, parent: int | None) -> int:
+    """A descriptor of a folder, ``path`` being relative to ``parent`` if given; never through a link."""
+    try:
+        return os.open(path, _FOLDER, dir_fd=parent)
+    except PermissionError:
+        pass
+    # Its owner, who is our own user, closed it to hide what it holds: open it again.
+    handle = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        os.chmod(f"/proc/self/fd/{handle}", 0o700)
+    finally:
+        os.close(handle)
+    return os.open(path, _FOLDER, dir_fd=parent)
 
 
 def _entries(fd: int, limit: int) -> list[os.DirEntry[str]]:

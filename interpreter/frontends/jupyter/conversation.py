@@ -1,0 +1,279 @@
+"""One client of one kernel: what it sends is answered in order, and waits for it while it is away."""
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ...api.runs import check_code
+from ...errors import (
+    ForbiddenError,
+    InterpreterError,
+    InvalidRequestError,
+    RateLimitedError,
+    UnauthorizedError,
+)
+from ...models import RunRequest
+from ...runs import ActiveRun, RecordedRun
+from ...tokens import TokenInfo
+from .answers import answer
+from .fitting import Profile, json_size
+from .translate import Translator, refusal, status
+from .wire import Outgoing, Request
+
+if TYPE_CHECKING:
+    from .front import Hub
+
+log = logging.getLogger(__name__)
+
+FEED_INTERVAL = 0.5  # seconds of silence after which a client that counts them is sent a frame
+MAX_KEPT_BYTES = 16 * 1024**2  # of output for a client that is away
+FLUSH_TIMEOUT = 2.0  # seconds for the last messages of a session that ends
+GONE = "the client went away"
+
+_INTERNAL = "The service failed; its log has the details."
+_ALWAYS_KEPT = ("status", "execute_reply", "error")
+
+
+class Socket(Protocol):
+    """The websocket of a client."""
+
+    profile: Profile
+
+    async def send(self, message: Outgoing) -> bool:
+        """Send it, made to fit; False when the client is gone."""
+
+    def end(self, code: int) -> None:
+        """Close it with that code."""
+
+
+class Conversation:
+    """A client with its token. ``resumable``: it named itself, so it can come back for what it missed."""
+
+    def __init__(self, hub: "Hub", token: TokenInfo, *, resumable: bool) -> None:
+        self._hub = hub
+        self._token = token
+        self._resumable = resumable
+        self._socket: Socket | None = None
+        self._kept: deque[Outgoing] = deque()
+        self._kept_bytes = 0
+        self._sending = asyncio.Lock()
+        self._queue: deque[Request] = deque()
+        self._worker: asyncio.Task[None] | None = None
+
+    @property
+    def connected(self) -> bool:
+        return self._socket is not None
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is lost when it is forgotten."""
+        return not self.connected and not self._kept and (self._worker is None or self._worker.done())
+
+    @property
+    def token_id(self) -> str:
+        return self._token.id
+
+    # The socket
+
+    def attach(self, socket: Socket) -> None:
+        """The client is there, and first gets what it missed."""
+        if self._socket is not None:
+            self._socket.end(1000)
+        self._socket = socket
+        if self._kept:
+            self._hub.background.spawn(self._send_kept())
+
+    def detach(self, socket: Socket) -> None:
+        """The client went away. What it runs goes on if it can come back for it, else it is cancelled."""
+        if self._socket is not socket:
+            return
+        self._socket = None
+        if not self._resumable or self._hub.shared:
+            self._queue.clear()
+            self._kept.clear()
+            if self._worker is not None:
+                self._worker.cancel()
+        self._hub.forget_idle()
+
+    async def send(self, message: Outgoing) -> None:
+        """Send it after all before it, or keep it for when the client is back."""
+        async with self._sending:
+            if self._socket is None or not await self._socket.send(message):
+                self._keep(message)
+
+    async def broadcast(self, message: Outgoing) -> None:
+        """Send it, and if it is on iopub let the kernel's other clients see it."""
+        if message.channel == "iopub":
+            self._hub.show_others(self, message)
+        await self.send(message)
+
+    async def _send_kept(self) -> None:
+        async with self._sending:
+            while self._kept and self._socket is not None:
+                message = self._kept.popleft()
+                if not await self._socket.send(message):
+                    self._kept.appendleft(message)
+                    return
+            self._kept_bytes = 0
+
+    def _keep(self, message: Outgoing) -> None:
+        if not self._resumable or self._hub.ended:
+            return
+        size = json_size(message.content)
+        if message.msg_type in _ALWAYS_KEPT or self._kept_bytes + size <= MAX_KEPT_BYTES:
+            self._kept.append(message)
+            self._kept_bytes += size
+
+    # Requests
+
+    def receive(self, request: Request) -> None:
+        """Take a request; it is answered in a task."""
+        if request.msg_type != "execute_request":
+            self._hub.background.spawn(self._answer(request))
+        elif len(self._queue) > self._hub.settings.max_queued_runs:
+            error = RateLimitedError("Too many requests wait for the kernel: max_queued_runs is reached.")
+            self._hub.background.spawn(self._refuse_at_once(request, error))
+        else:
+            self._queue.append(request)
+            if self._worker is None or self._worker.done():
+                self._worker = self._hub.background.spawn(self._work())
+
+    async def _answer(self, request: Request) -> None:
+        hub, parent = self._hub, request.header
+        reply_type = request.msg_type.removesuffix("_request") + "_reply"
+        await self.broadcast(status(parent, "busy"))
+        if request.msg_type == "shutdown_request":
+            restart = bool(request.content.get("restart"))
+            content: Mapping[str, Any] = {"status": "ok", "restart": restart}
+            await self.send(Outgoing(request.channel, reply_type, dict(content), parent))
+            await self.broadcast(status(parent, "idle"))
+            await hub.shut_down(self._token.principal, restart=restart)
+            return
+        found = await answer(
+            hub.services, self._token.principal, hub.session, request.msg_type, request.content
+        )
+        if found is not None:
+            await self.send(Outgoing(request.channel, reply_type, found, parent))
+        await self.broadcast(status(parent, "idle"))
+
+    async def _work(self) -> None:
+        while self._queue:
+            request = self._queue.popleft()
+            succeeded = await self._execute(request)
+            if not succeeded and request.content.get("stop_on_error", True):
+                # As ipykernel does: what waits behind code that failed is not run.
+                waiting = list(self._queue)
+                self._queue.clear()
+                for aborted in waiting:
+                    await self._abort(aborted)
+
+    async def _abort(self, request: Request) -> None:
+        await self.broadcast(status(request.header, "busy"))
+        await self.send(Outgoing("shell", "execute_reply", {"status": "aborted"}, request.header))
+        await self.broadcast(status(request.header, "idle"))
+
+    async def _execute(self, request: Request) -> bool:
+        """Run the code; whether it ended well. The client is told whatever happens, and then idle."""
+        await self.broadcast(status(request.header, "busy"))
+        try:
+            succeeded = await self._run(request)
+        except InterpreterError as error:
+            await self._refuse(request, type(error).__name__, error.message)
+            succeeded = False
+        except Exception:  # the boundary to a client, which would wait for ever
+            log.exception("A run over a Jupyter websocket failed.")
+            await self._refuse(request, "InternalError", _INTERNAL)
+            succeeded = False
+        await self.broadcast(status(request.header, "idle"))
+        return succeeded
+
+    async def _refuse_at_once(self, request: Request, error: InterpreterError) -> None:
+        await self.broadcast(status(request.header, "busy"))
+        await self._refuse(request, type(error).__name__, error.message)
+        await self.broadcast(status(request.header, "idle"))
+
+    async def _refuse(self, request: Request, ename: str, sentence: str) -> None:
+        if self._token.options.stderr_to_stdout:
+            content = {"name": "stdout", "text": f"{ename}: {sentence}\n"}
+            await self.send(Outgoing("iopub", "stream", content, request.header))
+        for message in refusal(request.header, ename, sentence):
+            await self.send(message)
+
+    async def _run(self, request: Request) -> bool:
+        hub, code = self._hub, request.content.get("code")
+        if not isinstance(code, str):
+            raise InvalidRequestError("`code` must be text.", param="code")
+        check_code(code, hub.settings.max_code_bytes)
+        await self._check_token()
+        principal = self._token.principal
+        session = hub.services.sessions.get(principal, hub.session.id)
+        accepted = await hub.services.runs.submit(principal, session, RunRequest(code))
+        translator = Translator(
+            request.header,
+            accepted.run.id,
+            execution_count=hub.execution_count + 1,
+            stderr_to_stdout=self._token.options.stderr_to_stdout,
+            silent=bool(request.content.get("silent")),
+        )
+        try:
+            await self._follow(accepted, translator, request.header)
+        except asyncio.CancelledError:
+            await hub.services.runs.cancel(principal, accepted.run.id, reason=GONE)
+            raise
+        hub.execution_count = translator.execution_count
+        return accepted.run.status.value == "ok"
+
+    async def _check_token(self) -> None:
+        """The token as it is now: it may have been revoked while the socket was open."""
+        info = await self._hub.services.tokens.get(self._token.id)
+        if info is None:
+            raise UnauthorizedError("The token was revoked or has expired.", code="invalid_token")
+        if not info.principal.may_run:
+            raise ForbiddenError("The token's role does not allow to run code.")
+        if seconds := self._hub.rates.take(info.id):
+            raise RateLimitedError(
+                "The token has used up its requests for now; send fewer per minute.", retry_after=seconds
+            )
+
+    async def _follow(
+        self, accepted: ActiveRun | RecordedRun, translator: Translator, parent: Mapping[str, Any]
+    ) -> None:
+        events = accepted.events()
+        following = asyncio.ensure_future(anext(events, None))
+        try:
+            while True:
+                done, _ = await asyncio.wait({following}, timeout=FEED_INTERVAL)
+                if not done:
+                    await self._feed(parent)
+                    continue
+                if (event := following.result()) is None:
+                    return
+                following = asyncio.ensure_future(anext(events, None))
+                for message in translator.translate(event):
+                    await self.broadcast(message)
+        finally:
+            following.cancel()
+            await asyncio.wait({following})
+
+    async def _feed(self, parent: Mapping[str, Any]) -> None:
+        """Keep a client from giving up that counts the seconds between frames: the limit is ours."""
+        if self._socket is not None and self._socket.profile.simple:
+            await self.send(status(parent, "busy"))
+
+    # The end
+
+    async def aclose(self, code: int) -> None:
+        """The session has ended, its runs too: let the client have the last messages."""
+        if self._worker is not None and not self._worker.done():
+            self._queue.clear()
+            await asyncio.wait({self._worker}, timeout=FLUSH_TIMEOUT)
+            self._worker.cancel()
+        if self._socket is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FLUSH_TIMEOUT):
+                    await self.send(status({}, "dead"))
+            if self._socket is not None:
+                self._socket.end(code)

@@ -1,0 +1,162 @@
+"""Messages made to fit what a client can take and show. Pure but for the images.
+
+Facts (Open WebUI 0.12.4, ``utils/code_interpreter.py``): the ``websockets`` package closes the socket
+at a message over 1 MiB and loses what came before; of a display it shows ``image/png``, else
+``text/plain``, else nothing. Real front ends (Tornado's client, v1) take 10 MiB and show everything.
+"""
+
+import html
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from ...models import JSON
+from ...outputs.streams import cut_text
+from ...outputs.text import strip_ansi
+from .wire import Outgoing
+
+PNG, PLAIN = "image/png", "text/plain"
+_SMALL_FRAME = 1024**2
+_LARGE_FRAME = 10 * 1024**2
+_ROOM = 64 * 1024  # of a frame, for headers and what is not measured
+_ESCAPED = 6  # bytes that JSON takes for a character at most
+_RASTER = ("image/jpeg", "image/webp", "image/gif", "image/bmp")
+_MARKUP = re.compile(r"<(script|style|head)\b.*?</\1\s*>|<[^>]*>", re.DOTALL | re.IGNORECASE)
+_MAX_PLAIN = 16 * 1024  # bytes of text made from other types
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What a client takes: the protocol, the largest frame in bytes, and whether it shows only text and PNG."""
+
+    v1: bool
+    max_frame: int
+    simple: bool
+
+    @classmethod
+    def of(cls, *, v1: bool, user_agent: str) -> "Profile":
+        """As the handshake tells: Tornado's own client, which gateways' clients use, takes 10 MiB."""
+        large = v1 or user_agent.startswith("Tornado/")
+        return cls(v1, _LARGE_FRAME if large else _SMALL_FRAME, not large)
+
+    @property
+    def room(self) -> int:
+        """Bytes for the content of one message."""
+        return self.max_frame - _ROOM
+
+
+class Painter(Protocol):
+    """Makes images small."""
+
+    async def to_png(self, encoded: str, max_bytes: int) -> str | None:
+        """The image (Base64) as a PNG (Base64) of at most ``max_bytes``; None when that can't be."""
+
+
+async def fit(message: Outgoing, profile: Profile, painter: Painter) -> list[Outgoing]:
+    """The message as the client can take it; long text becomes several messages."""
+    content = message.content
+    if message.msg_type == "stream":
+        return _split_stream(message, profile)
+    if "data" in content and message.channel == "iopub":
+        data = await _fit_bundle(content["data"], profile, painter)
+        metadata = content.get("metadata") or {}
+        if json_size(metadata) > _ROOM // 2:
+            metadata = {}
+        return [replace(message, content={**content, "data": data, "metadata": metadata})]
+    if "traceback" in content:
+        return [replace(message, content=_fit_error(content, profile.room))]
+    if message.msg_type == "execute_input":
+        code, _ = cut_text(content["code"], profile.room // _ESCAPED)
+        return [replace(message, content={**content, "code": code})]
+    return [message]
+
+
+def json_size(value: Any) -> int:
+    """Bytes of the value as JSON in UTF-8."""
+    return len(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+
+
+def _split_stream(message: Outgoing, profile: Profile) -> list[Outgoing]:
+    text = message.content["text"]
+    if profile.simple:
+        text = strip_ansi(text)
+    step = profile.room // _ESCAPED
+    pieces = [text[start : start + step] for start in range(0, len(text), step)]
+    return [replace(message, content={**message.content, "text": piece}) for piece in pieces]
+
+
+def _fit_error(content: JSON, room: int) -> JSON:
+    """The value whole if it can be (some clients carry answers in it), and what is left for the traceback."""
+    if json_size(content) <= room:
+        return content
+    evalue, _ = cut_text(content["evalue"], room // 2 // _ESCAPED)
+    if json_size(content["evalue"]) <= room // 2:
+        evalue = content["evalue"]
+    traceback, _ = cut_text("\n".join(content["traceback"]), room // 3 // _ESCAPED)
+    return {**content, "evalue": evalue, "traceback": traceback.split("\n")}
+
+
+async def _fit_bundle(data: Mapping[str, Any], profile: Profile, painter: Painter) -> JSON:
+    fitted = dict(data)
+    if profile.simple:
+        await _add_png(fitted, profile.room, painter)
+        _add_plain(fitted)
+    if json_size(fitted) <= profile.room:
+        return fitted
+    if isinstance(fitted.get(PNG), str):
+        await _shrink_png(fitted, profile.room // 2, painter)
+    for mime in sorted(fitted, key=lambda mime: json_size(fitted[mime]), reverse=True):
+        if json_size(fitted) <= profile.room:
+            break
+        if mime == PLAIN:
+            fitted[PLAIN], _ = cut_text(fitted[PLAIN], profile.room // 4 // _ESCAPED)
+        elif mime != PNG or json_size(fitted[PNG]) > profile.room // 2:
+            size = json_size(fitted.pop(mime))
+            if PNG not in fitted:
+                fitted.setdefault(PLAIN, f"[{mime} of {size:,} bytes is too large to be shown here]")
+    return fitted
+
+
+async def _shrink_png(data: JSON, room: int, painter: Painter) -> None:
+    """A smaller image, or a sentence in its place."""
+    size = len(data[PNG])
+    smaller = data[PNG] if size <= room else await painter.to_png(data[PNG], room)
+    if smaller is not None:
+        data[PNG] = smaller
+        return
+    del data[PNG]
+    data[PLAIN] = f"[image/png of {size * 3 // 4:,} bytes is too large to be shown here]"
+
+
+async def _add_png(data: JSON, room: int, painter: Painter) -> None:
+    """A PNG beside another image."""
+    if PNG in data:
+        return
+    for mime in _RASTER:
+        if isinstance(data.get(mime), str):
+            png = await painter.to_png(data[mime], room // 2)
+            if png is not None:
+                data[PNG] = png
+            return
+
+
+def _add_plain(data: JSON) -> None:
+    """Text beside whatever there is: some clients show nothing without it, others fail."""
+    plain = data.get(PLAIN)
+    if isinstance(plain, str):
+        data[PLAIN] = strip_ansi(plain)
+        return
+    for mime in ("text/markdown", "text/latex", "text/html"):
+        if isinstance(data.get(mime), str):
+            text = data[mime] if mime != "text/html" else _text_of_html(data[mime])
+            data[PLAIN], _ = cut_text(text or f"[{mime}]", _MAX_PLAIN)
+            return
+    names = ", ".join(data)
+    data[PLAIN] = f"[{names}]" if names else ""
+
+
+def _text_of_html(markup: str) -> str:
+    text = html.unescape(_MARKUP.sub(" ", markup[: 64 * _MAX_PLAIN]))
+    return "\n".join(line for raw in text.splitlines() if (line := " ".join(raw.split())))

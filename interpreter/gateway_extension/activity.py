@@ -1,0 +1,39 @@
+"""What an iopub message tells of its kernel's activity: pure functions on the parts of a message.
+
+The rules are those of ``MappingKernelManager.start_watching_activity`` (jupyter_server), which
+subscribes to each kernel a second time and reads all its output once more to apply them.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+_MAX_PART_BYTES = 65536  # no real header or status is larger
+
+
+def activity(parts: Sequence[bytes], is_tracked: Callable[[str], bool], state: str) -> tuple[bool, str]:
+    """Whether the message counts as activity, and the kernel's ``execution_state`` after it.
+
+    `parts` as in `bounding`; `is_tracked` says whether a message type is what a user does; `state` is
+    the kernel's so far. A message that is no such thing changes nothing.
+    """
+    if max(map(len, parts[:2])) > _MAX_PART_BYTES:
+        return False, state
+    try:
+        msg_type = _text(json.loads(parts[0]).get("msg_type"))
+        if state == "busy" and msg_type != "status":
+            return True, state  # whatever a busy kernel says is activity, whoever asked
+        parent_type = _text(json.loads(parts[1]).get("msg_type"))
+        active = is_tracked(msg_type) or is_tracked(parent_type) or state == "busy"
+        if msg_type != "status" or len(parts[3]) > _MAX_PART_BYTES:
+            return active, state
+        told = _text(json.loads(parts[3]).get("execution_state"))
+    except (ValueError, AttributeError, IndexError, RecursionError):
+        return False, state
+    if is_tracked(parent_type):
+        return active, told
+    return active, "idle" if state == "starting" and told != "starting" else state
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
