@@ -7,10 +7,12 @@ KERNEL_ENV := .venv-kernel
 SERVICE_STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 KERNEL_STAMP := $(KERNEL_ENV)/.installed
+NODE_TOOLS := .node-tools
+NODE_STAMP := $(NODE_TOOLS)/.installed
 PIP_OPTIONS := --disable-pip-version-check --progress-bar on
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-unit check format bench docs kernel-env system system-test clean
+.PHONY: help run test test-unit check format bench docs kernel-env node-tools system system-test clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -18,7 +20,7 @@ help: ## List the targets
 run: $(SERVICE_STAMP) $(KERNEL_STAMP) ## Install what is missing, then start the service
 	@exec $(BIN)/jupyter interpreter serve $(ARGS)
 
-test: system-test $(DEV_STAMP) $(KERNEL_STAMP) ## Install what is missing, then run all tests
+test: system-test $(DEV_STAMP) $(KERNEL_STAMP) $(NODE_STAMP) ## Install what is missing, then run all tests
 	@echo "==> tests"
 	@$(BIN)/python -m pytest $(ARGS)
 
@@ -46,6 +48,8 @@ bench: $(DEV_STAMP) $(KERNEL_STAMP) ## Measure; prints the tables of docs/benchm
 
 kernel-env: $(KERNEL_STAMP) ## The kernels' Python environment
 
+node-tools: $(NODE_STAMP) ## Programs of npm that the tests run
+
 system: ## Debian packages that an installation needs (asks for nothing when they are there)
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || sh .ci/debian-packages $(PYTHON)-venv
 
@@ -53,7 +57,7 @@ system-test: system ## Debian packages that the tests need
 	@sh .ci/debian-packages --for-tests
 
 clean: ## Remove both environments and all caches
-	rm -rf $(VENV) $(KERNEL_ENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(KERNEL_ENV) $(NODE_TOOLS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # The stamps hold the time of the last complete installation, so that a second call costs nothing.
 $(SERVICE_STAMP): pyproject.toml | system
@@ -75,4 +79,11 @@ $(KERNEL_STAMP): gateway_config/kernel-requirements.txt gateway_config/install_k
 	@$(KERNEL_ENV)/bin/python -m pip freeze > $(KERNEL_ENV)/installed.txt
 	@echo "==> kernel environment: writing the kernelspec and the font list"
 	@$(KERNEL_ENV)/bin/python gateway_config/install_kernel.py
+	@touch $@
+
+$(NODE_STAMP): tests/node/package.json tests/node/package-lock.json | $(DEV_STAMP)
+	@echo "==> node tools: installing into $(NODE_TOOLS)"
+	@mkdir -p $(NODE_TOOLS)
+	@cp $^ $(NODE_TOOLS)
+	@$(BIN)/python tests/node/npm.py ci --prefix $(NODE_TOOLS) --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@

@@ -145,9 +145,10 @@ def _decode_v1(frame: bytes) -> Message:
     offsets = struct.unpack_from(f"<{count}Q", frame, 8)
     view = memoryview(frame)
     parts = [view[start:end] for start, end in itertools.pairwise(offsets)]
-    header, parent, metadata, content = (json.loads(bytes(p)) for p in parts[1:5])
+    # As text: of bytes, the JSON module would first guess the encoding.
+    header, parent, metadata, content = (json.loads(str(p, "utf-8", "surrogatepass")) for p in parts[1:5])
     data = {
-        "channel": bytes(parts[0]).decode(),
+        "channel": str(parts[0], "utf-8"),
         "header": header,
         "parent_header": parent,
         "metadata": metadata,

@@ -1,5 +1,6 @@
 """What Prometheus can ask about runs and sessions."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 
@@ -28,6 +29,8 @@ class Metrics:
         )
         sessions = Gauge("interpreter_sessions", "Sessions that are alive", registry=registry)
         sessions.set_function(live_sessions)
+        tasks = Gauge("interpreter_tasks", "Tasks of the event loop that have not ended", registry=registry)
+        tasks.set_function(_count_tasks)
 
     def observe_run(self, run: Run) -> None:
         """Count a run that has ended."""
@@ -45,3 +48,8 @@ class Metrics:
             run.folded.dropped_bytes,
             str(run.recorded).lower(),
         )
+
+
+def _count_tasks() -> int:
+    """Called by the handler of ``/metrics``, on the loop that runs the service."""
+    return len(asyncio.all_tasks())

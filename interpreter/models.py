@@ -21,7 +21,12 @@ _RUN_ID = re.compile(rf"run_([A-Za-z0-9]{{{_ID_LENGTH}}})_([1-9][0-9]{{0,9}})")
 
 def new_id() -> str:
     """An unguessable id: 21 letters and digits."""
-    return "".join(secrets.choice(_ID_ALPHABET) for _ in range(_ID_LENGTH))
+    number = secrets.randbits(192)  # so many more bits than needed that every id is as likely
+    letters = []
+    for _ in range(_ID_LENGTH):
+        number, place = divmod(number, len(_ID_ALPHABET))
+        letters.append(_ID_ALPHABET[place])
+    return "".join(letters)
 
 
 def is_id(text: str) -> bool:
@@ -300,6 +305,8 @@ class SessionView:
     last_activity_at: datetime
     expires_at: datetime
     run_count: int
+    sandboxed: bool | None = None
+    """None: that is an external gateway's matter."""
 
     def as_json(self) -> JSON:
         return {
@@ -314,5 +321,6 @@ class SessionView:
             "timeout": self.info.timeout,
             "idle_timeout": self.info.idle_timeout,
             "network": self.info.network,
+            "sandboxed": self.sandboxed,
             "notebook_url": notebook_url(self.info.id),
         }

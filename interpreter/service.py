@@ -22,6 +22,7 @@ from interpreter.errors import GatewayError, InterpreterError, SettingsError
 from interpreter.kernel_files import KernelWorkspaces, SessionFiles
 from interpreter.kernels.embedded import EmbeddedGateway
 from interpreter.kernels.gateway import Gateway
+from interpreter.kernels.isolation import Isolation, find_isolation
 from interpreter.kernels.launcher import GatewayLauncher
 from interpreter.kernels.target import GatewayTarget
 from interpreter.metrics import Metrics
@@ -83,14 +84,16 @@ class Service:
     async def _start(self) -> None:
         settings = self.settings
         self._make_state_dir()
+        isolation = await find_isolation(settings, is_local=is_loopback(settings.ip))
         store = await self._start_store()
         tokens = await self._start_tokens(store)
         recorder = await self._start_recorder()
         workspaces = await self._make_workspaces()
-        gateway, embedded = await self._start_gateway(workspaces)
+        gateway, embedded = await self._start_gateway(workspaces, isolation)
         registry = CollectorRegistry()
+        launcher = self._launcher(gateway, embedded)
         sessions = SessionManager(
-            settings, self._launcher(gateway, embedded), recorder, workspaces, clock=utc_now
+            settings, launcher, recorder, workspaces, clock=utc_now, isolation=isolation
         )
         is_shared = embedded is not None or bool(settings.gateway_workspace_path)
         files: SessionFiles = workspaces if is_shared else KernelWorkspaces(workspaces.uploads)
@@ -114,9 +117,11 @@ class Service:
                 "gateway": lambda: _gateway_ready(gateway, settings.kernel_name),
                 "store": lambda: _problem_ready(store.find_problem()),
                 "record": lambda: _problem_ready(_record_problem(recorder)),
+                "sandbox": isolation.check,
             },
             registry=registry,
             clock=utc_now,
+            isolation=isolation,
         )
         self._listen(services, connections_close_at)
         self._closers.append(("the acceptance of runs", _called(runs.stop_accepting)))
@@ -167,7 +172,9 @@ class Service:
         await asyncio.to_thread(workspaces.prepare)
         return workspaces
 
-    async def _start_gateway(self, workspaces: Workspaces) -> tuple[Gateway, EmbeddedGateway | None]:
+    async def _start_gateway(
+        self, workspaces: Workspaces, isolation: Isolation
+    ) -> tuple[Gateway, EmbeddedGateway | None]:
         settings = self.settings
         if settings.gateway_url:
             gateway = Gateway(GatewayTarget.from_settings(settings))
@@ -183,6 +190,7 @@ class Service:
             state_dir=self._state_dir,
             workspace_root=workspaces.root,
             on_exit=lambda: log.error("The embedded gateway died; its kernels are gone."),
+            sandboxed=bool(isolation.sandboxed),
         )
         self._closers.append(("the embedded gateway", embedded.aclose))
         await embedded.start()

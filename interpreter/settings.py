@@ -12,6 +12,8 @@ from typing import Any
 from interpreter.errors import SettingsError
 
 ENV_PREFIX = "INTERPRETER_"
+NETWORKS = ("none", "allowlist", "full")
+"""What a kernel may reach: nothing, hosts that are listed, every public host."""
 
 
 def _option(default: Any, help: str, *, secret: bool = False, choices: tuple[str, ...] = ()) -> Any:
@@ -76,6 +78,39 @@ class Settings:
     kernel_start_timeout: float = _option(60.0, "Seconds in which a kernel must answer after its start.")
     pool_size: int = _option(0, "Kernels kept ready per kernelspec in use; 0 keeps none.")
 
+    # The sandbox of kernels
+    sandbox: str = _option(
+        "auto",
+        "Whether the embedded gateway's kernels run in a sandbox: `auto` (wherever it works) or `off`.",
+        choices=("auto", "off"),
+    )
+    allow_unsandboxed: bool = _option(
+        False,
+        "Whether kernels may run without a sandbox although other machines can reach the service; on loopback they always may.",
+    )
+    kernel_memory_bytes: int = _option(
+        2 * 1024**3, "Memory of one kernel with all its processes, its `/tmp` included."
+    )
+    kernel_cpus: float = _option(
+        0.0,
+        "Processor cores that one kernel may use; 0: as many as are free, in equal shares when they are not.",
+    )
+    kernel_max_processes: int = _option(512, "Processes and threads of one kernel.")
+    kernel_max_open_files: int = _option(1024, "Open files of each process of a kernel.")
+    kernel_max_file_bytes: int = _option(2 * 1024**3, "Largest file that code may write.")
+    kernel_network: str = _option(
+        "none",
+        "What a session may reach that asks for nothing: `none`, `allowlist` (the `kernel_allowed_hosts`) or `full` (every public host).",
+        choices=NETWORKS,
+    )
+    kernel_allowed_networks: str = _option(
+        "none,allowlist", "What sessions may ask for with `network`, comma separated."
+    )
+    kernel_allowed_hosts: str = _option(
+        "",
+        "Hosts that the network `allowlist` lets through, comma separated: names, `*.domains`, addresses or networks, each perhaps with `:port` (else 80 and 443).",
+    )
+
     # Sessions
     max_sessions: int = _option(100, "Sessions that may be alive at once.")
     max_sessions_per_token: int = _option(
@@ -109,6 +144,17 @@ class Settings:
     max_workspace_bytes: int = _option(4 * 1024**3, "Sum of the files of one session.")
     rate_limit: int = _option(0, "Requests per minute and token; 0: no limit.")
 
+    # LibreChat
+    librechat_jwt_key: str = _option(
+        "",
+        "Public key with which LibreChat's signed tokens are checked: PEM, JWK or JWKS, as text or in the file of that path. Empty: they are not accepted.",
+    )
+    librechat_jwt_secret: str = _option(
+        "", "Shared secret with which tokens are checked that LibreChat signs with HS256.", secret=True
+    )
+    librechat_jwt_issuer: str = _option("librechat", "Issuer that LibreChat's signed tokens must name.")
+    librechat_jwt_audience: str = _option("codeapi", "Audience that LibreChat's signed tokens must name.")
+
     # State
     record_dir: str = _option("notebooks", "Folder of the record: a journal and a notebook per session.")
     state_dir: str = _option(
@@ -134,6 +180,16 @@ def env_name(name: str) -> str:
     return ENV_PREFIX + name.upper()
 
 
+def listed(text: str) -> tuple[str, ...]:
+    """The words of a comma-separated setting."""
+    return tuple(word for part in text.split(",") if (word := part.strip()))
+
+
+def allowed_networks(settings: Settings) -> tuple[str, ...]:
+    """What sessions may ask for; what they get unasked is always among it."""
+    return tuple(dict.fromkeys((settings.kernel_network, *listed(settings.kernel_allowed_networks))))
+
+
 def validate(settings: Settings) -> None:
     """Raise SettingsError, with one sentence that names the setting, for a value that can't work."""
     for option in options():
@@ -146,6 +202,14 @@ def validate(settings: Settings) -> None:
             raise SettingsError(f"{name} must be a finite number that is not negative.")
         if value == 0 and (name.endswith("timeout") or name in _POSITIVE):
             raise SettingsError(f"{name} must be greater than 0.")
+        if name in _AT_LEAST and value < _AT_LEAST[name]:
+            raise SettingsError(f"{name} must be at least {_AT_LEAST[name]}.")
+    if unknown := set(listed(settings.kernel_allowed_networks)) - set(NETWORKS):
+        raise SettingsError(
+            f"kernel_allowed_networks: '{min(unknown)}' is none of: {', '.join(NETWORKS)}."
+        )
+    if 0 < settings.kernel_cpus < 0.01:
+        raise SettingsError("kernel_cpus must be 0 or at least 0.01.")
     if settings.port > 65535:
         raise SettingsError("port must be between 0 and 65535.")
     if settings.execute_timeout > settings.max_execute_timeout:
@@ -163,3 +227,10 @@ _POSITIVE = frozenset(
         *("max_outputs", "max_model_text_bytes", "max_file_bytes", "max_workspace_bytes"),
     }
 )
+_AT_LEAST = {
+    "kernel_memory_bytes": 128 * 1024**2,
+    "kernel_max_processes": 24,
+    "kernel_max_open_files": 64,
+    "kernel_max_file_bytes": 1024**2,
+}
+"""What a kernel needs to come up at all (the sandbox's own bounds)."""

@@ -110,7 +110,7 @@ class TokenStore:
         name: str,
         role: Role,
         expires_at: datetime | None,
-        options: TokenOptions = TokenOptions(),  # noqa: B008  # frozen
+        options: TokenOptions = TokenOptions(),  # frozen
     ) -> tuple[TokenInfo, str]:
         """A new token and its secret, which is not kept. UnavailableError when the store is down."""
         secret = f"jci_{secrets.token_urlsafe(32)}"

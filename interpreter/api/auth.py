@@ -27,7 +27,7 @@ async def find_bearer(handler: RequestHandler, tokens: TokenStore) -> TokenInfo 
         raise UnauthorizedError(_NO_TOKEN)
     info = await tokens.find(secret.strip())
     if info is None:
-        raise UnauthorizedError(_BAD_TOKEN, code="invalid_token")
+        raise bad_token()
     return info
 
 
@@ -63,3 +63,8 @@ def clear_cookie(handler: RequestHandler) -> None:
 def unauthorized() -> UnauthorizedError:
     """The error for a request without any token."""
     return UnauthorizedError(_NO_TOKEN)
+
+
+def bad_token() -> UnauthorizedError:
+    """The error for a token that is not valid."""
+    return UnauthorizedError(_BAD_TOKEN, code="invalid_token")

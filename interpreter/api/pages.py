@@ -95,6 +95,8 @@ class IndexHandler(PageHandler):
             role=self.principal.role.value,
             sessions=[s.view().as_json() for s in self.services.sessions.list(self.principal)[:_SHOWN]],
             notebooks=[r.as_json() for r in readable[:_SHOWN]],
+            unsandboxed=self.services.isolation.sandboxed is False,
+            isolation=self.services.isolation.summary,
             base_url=f"{self.request.protocol}://{self.request.host}",
         )
 

@@ -10,12 +10,11 @@ from typing import Any
 from jsonschema import Draft202012Validator
 
 from ..models import JSON, RunStatus, SessionStatus
-from ..settings import Settings
+from ..settings import NETWORKS, Settings, allowed_networks
 from ..toolcalls import Dialect
 from .paging import DEFAULT_LIMIT, MAX_LIMIT
 from .validation import check
 
-NETWORKS = ("none", "allowlist", "full")
 _MAX_IDLE = 365 * 86400
 _METADATA = {
     "type": ["object", "null"],
@@ -127,7 +126,12 @@ def _other_requests(settings: Settings) -> dict[str, JSON]:
                     "description": "Seconds without a run after which the session ends.",
                 },
                 "metadata": _METADATA,
-                "network": {"enum": [*NETWORKS, None], "description": "What the kernel may reach."},
+                "network": {
+                    "enum": [*NETWORKS, None],
+                    "description": "What the kernel may reach: "
+                    f"{', '.join(f'`{name}`' for name in allowed_networks(settings))}; "
+                    f"`{settings.kernel_network}` when absent.",
+                },
             }
         ),
         "TokenCreate": _closed(
@@ -219,6 +223,10 @@ def _session_responses() -> dict[str, JSON]:
                 "timeout": {"type": "number"},
                 "idle_timeout": {"type": "number"},
                 "network": _MAYBE_TEXT,
+                "sandboxed": {
+                    "type": ["boolean", "null"],
+                    "description": "Null: the kernel is an external gateway's.",
+                },
                 "notebook_url": _TEXT,
             }
         ),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
+from ..kernels.isolation import EXTERNAL, Isolation
 from ..settings import Settings
 from ..tokens import TokenStore
 
@@ -35,3 +36,4 @@ class Services:
     readiness: Mapping[str, Check]
     registry: CollectorRegistry
     clock: Callable[[], datetime]
+    isolation: Isolation = EXTERNAL

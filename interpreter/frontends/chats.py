@@ -54,13 +54,15 @@ class ChatSessions:
                 return session
         return None
 
-    async def session_of(self, principal: Principal, key: str) -> ChatSession:
+    async def session_of(
+        self, principal: Principal, key: str, *, kernel_name: str | None = None
+    ) -> ChatSession:
         """The chat's session; made when there is none. Raises as `SessionManager.create`."""
         place = (principal.token_id, key)
         session, is_fresh = self.find(principal, key), False
         if session is None:
             is_fresh = True
-            task = self._making.get(place) or self._make(principal, place)
+            task = self._making.get(place) or self._make(principal, place, kernel_name)
             session = await asyncio.shield(task)
         before = self._last.get(place)
         self._last[place] = session.info.id
@@ -79,9 +81,13 @@ class ChatSessions:
         if session is not None:
             await self._services.sessions.delete(principal, session.info.id)
 
-    def _make(self, principal: Principal, place: tuple[str, str]) -> "asyncio.Task[Session]":
+    def _make(
+        self, principal: Principal, place: tuple[str, str], kernel_name: str | None
+    ) -> "asyncio.Task[Session]":
         """Calls of one chat that come at once share the task; it outlives any of them."""
-        making = self._services.sessions.create(principal, metadata={METADATA_KEY: place[1]})
+        making = self._services.sessions.create(
+            principal, kernel_name=kernel_name, metadata={METADATA_KEY: place[1]}
+        )
         task = self._making[place] = asyncio.create_task(making)
 
         def made(task: "asyncio.Task[Session]") -> None:

@@ -51,7 +51,18 @@ class KernelConnection(ZMQChannelsWebsocketConnection):
     def connect(self) -> Any:
         # Nagle's algorithm and delayed ACK together cost 40 ms per run
         self.websocket_handler.set_nodelay(True)
+        if self.kernel_manager.execution_state == "starting":
+            self.kernel_manager.execution_state = "idle"  # it answered `prepare`; upstream waits for this
         return super().connect()
+
+    def nudge(self) -> Any:
+        """Upstream waits here until a watcher of its own sees the kernel leave ``starting``.
+
+        `AllKernelsManager` has no such watcher, and `prepare` has heard the kernel.
+        """
+        if self.kernel_manager.execution_state == "starting":
+            self.kernel_manager.execution_state = "idle"
+        return super().nudge()
 
     @property
     def write_message(self) -> Any:

@@ -9,10 +9,10 @@ The gateway's token comes as the first line of standard input: an environment va
 read by every process of the same user in ``/proc``.
 """
 
+import contextlib
 import ctypes
 import os
 import resource
-import shutil
 import signal
 import sys
 import time
@@ -51,7 +51,10 @@ def main(argv: Sequence[str]) -> int:
         _end_descendants()
         runtime_dir = os.environ.get("JUPYTER_RUNTIME_DIR", "")
         if runtime_dir and os.getppid() != parent_pid:  # the service is gone and won't remove it
-            shutil.rmtree(runtime_dir, ignore_errors=True)
+            from .sandbox.removal import remove_tree  # noqa: PLC0415  (costs each start nothing)
+
+            with contextlib.suppress(OSError):
+                remove_tree(Path(runtime_dir))
 
 
 def _run_gateway(token: str, options: list[str]) -> int:

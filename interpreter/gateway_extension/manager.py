@@ -13,6 +13,7 @@ import zmq
 import zmq.asyncio
 from jupyter_client.ioloop.manager import AsyncIOLoopKernelManager
 from jupyter_client.kernelspec import KernelSpec, NoSuchKernel
+from jupyter_client.provisioning import KernelProvisionerFactory
 from jupyter_server._tz import utcnow
 from jupyter_server.prometheus.metrics import KERNEL_CURRENTLY_RUNNING_TOTAL
 from kernel_gateway.services.kernels.manager import SeedingMappingKernelManager
@@ -30,6 +31,7 @@ RECONNECT_INTERVAL_MS = 10
 """ZeroMQ waits 100 ms by default before it tries again to reach a kernel that is just starting."""
 MAX_ZMQ_SOCKETS = 65536
 """Of the gateway's context; each kernel needs about eight, the default of 1023 ends at 120 kernels."""
+SANDBOX_PROVISIONER = "bubblewrap-provisioner"
 IOPUB_QUEUE = 100
 """Messages that wait in the gateway for a kernel that does not drop (see the kernels' extension)."""
 
@@ -60,6 +62,13 @@ class OneKernelManager(AsyncIOLoopKernelManager):
         return spec
 
     @property
+    def sandboxed(self) -> bool:
+        """Whether the provisioner gives the kernel a home and, if none was asked for, a folder to work in."""
+        chosen = self._kernelspec.metadata.get("kernel_provisioner", {}).get("provisioner_name")
+        default_name = KernelProvisionerFactory.instance().default_provisioner_name
+        return bool((chosen or default_name) == SANDBOX_PROVISIONER)
+
+    @property
     def home(self) -> Path:
         """The kernel's HOME; it lives as long as the kernel, across restarts."""
         return Path(self.homes_dir) / str(self.kernel_id)
@@ -67,7 +76,9 @@ class OneKernelManager(AsyncIOLoopKernelManager):
     async def _async_pre_start_kernel(self, **kw: Any) -> tuple[list[str], dict[str, Any]]:
         self.kernel_id = self.kernel_id or kw["kernel_id"]
         self._exit_code = None
-        await asyncio.to_thread(partial(self.home.mkdir, mode=0o700, parents=True, exist_ok=True))
+        if not self.sandboxed:
+            await asyncio.to_thread(partial(self.home.mkdir, mode=0o700, parents=True, exist_ok=True))
+            kw["cwd"] = kw.get("cwd") or str(self.home)
         kw["env"] = kernel_environment(
             os.environ,
             kernel_id=str(self.kernel_id),
@@ -75,7 +86,6 @@ class OneKernelManager(AsyncIOLoopKernelManager):
             home=self.home,
             requested=kw.get("env") or {},
         )
-        kw["cwd"] = kw.get("cwd") or str(self.home)
         # Not the gateway's own: a kernel must not write to the service's log.
         kw["stdout"] = kw["stderr"] = subprocess.DEVNULL
         prepared: tuple[list[str], dict[str, Any]] = await super()._async_pre_start_kernel(**kw)

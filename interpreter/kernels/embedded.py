@@ -3,10 +3,10 @@
 import asyncio
 import collections
 import contextlib
+import json
 import logging
 import os
 import secrets
-import shutil
 import signal
 import socket
 import sys
@@ -17,7 +17,9 @@ from pathlib import Path
 from tornado.httpclient import AsyncHTTPClient, HTTPError, HTTPRequest
 
 from ..errors import SettingsError, UnavailableError
+from ..gateway_extension.sandbox.removal import remove_tree
 from ..settings import Settings
+from .isolation import PROVISIONER, provisioner_options
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +41,8 @@ class EmbeddedGateway:
     It keeps its port and its token for its whole life, across restarts. `on_exit` is called (in the
     event loop) each time the process ends unasked; all its kernels are gone then. `start` and
     `aclose` are to be awaited on the main thread, because the process is bound to the thread that
-    started it. `aclose` ends the gateway and every process that it or a kernel has started.
+    started it. `aclose` ends the gateway and every process that it or a kernel has started. With
+    ``sandboxed`` every kernelspec that names no other provisioner starts in the sandbox.
     """
 
     def __init__(
@@ -49,8 +52,10 @@ class EmbeddedGateway:
         state_dir: Path,
         workspace_root: Path,
         on_exit: Callable[[], None],
+        sandboxed: bool = True,
     ) -> None:
         self._settings = settings
+        self._sandboxed = sandboxed
         self._folder = state_dir.resolve() / "gateway"
         self._workspace_root = workspace_root.resolve()
         self._on_exit = on_exit
@@ -99,6 +104,7 @@ class EmbeddedGateway:
             runtime_dir=runtime_dir,
             kernelspecs=await self._kernelspecs(),
         )
+        self._configure_sandbox(runtime_dir)
         try:
             process = await self._launch()
         except UnavailableError:
@@ -243,23 +249,31 @@ class EmbeddedGateway:
         (self._folder / "runtime_dir").write_text(str(runtime_dir), encoding="utf-8")
         return runtime_dir
 
+    def _configure_sandbox(self, runtime_dir: Path) -> None:
+        """The gateway reads it beside its own file: it is the configuration of all Jupyter programs."""
+        path = self._folder / "config" / "jupyter_config.json"
+        path.unlink(missing_ok=True)
+        if self._sandboxed:
+            self._environment["JUPYTER_DEFAULT_PROVISIONER_NAME"] = PROVISIONER
+            options = provisioner_options(
+                self._settings, workspace_root=self._workspace_root, runtime_dir=runtime_dir / "s"
+            )
+            path.write_text(json.dumps({"BubblewrapProvisioner": options}), encoding="utf-8")
+
     def _clear_folders(self) -> None:
         """Sockets and homes of kernels that a dead gateway has left."""
         for folder in (Path(self._environment["JUPYTER_RUNTIME_DIR"]), self._folder / "homes"):
             for entry in folder.iterdir():
-                if entry.is_dir() and not entry.is_symlink():
-                    shutil.rmtree(entry, ignore_errors=True)
-                else:
-                    entry.unlink(missing_ok=True)
+                _remove(entry)
 
     def _remove_runtime_dir(self) -> None:
         note = self._folder / "runtime_dir"
         if note.is_file():
             path = Path(note.read_text(encoding="utf-8").strip())
             if path.name.startswith("ji-"):
-                shutil.rmtree(path, ignore_errors=True)
+                _remove(path)
             note.unlink()
-        shutil.rmtree(self._folder / "homes", ignore_errors=True)
+        _remove(self._folder / "homes")
 
     async def _kernelspecs(self) -> list[Path]:
         """The ``share/jupyter`` folders in which the gateway looks for kernelspecs, best first."""
@@ -290,6 +304,14 @@ class EmbeddedGateway:
         return (
             beside if (beside / "share/jupyter/kernels/python3/kernel.json").is_file() else Path(sys.prefix)
         )
+
+
+def _remove(path: Path) -> None:
+    """Remove what is there, however a kernel left it; what can't be removed is no reason not to start."""
+    try:
+        remove_tree(path)
+    except OSError as error:
+        log.warning("A runtime folder could not be removed (%s).", error.strerror)
 
 
 def gateway_config_dir() -> Path:

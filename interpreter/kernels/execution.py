@@ -6,12 +6,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from interpreter.kernels.gaps import MessageCount
 from interpreter.messages import Message
 
 Listener = Callable[[Message], None]
 
 COMPLETION_GRACE = 1.0  # seconds between the reply and the idle (either first) before we ask
 SILENCE = 2.0  # seconds without a word after which the gateway is asked whether the kernel lives
+
+# At a reconnect a stock gateway asks the kernel up to two times, on shell and on control, and does not
+# always pass on the busy, reply and idle of these. A smaller gap is no sign that output was lost.
+GATEWAY_QUESTIONS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +55,9 @@ class Execution:
         """Whether the kernel said anything of the request."""
         self.incomplete = False
         """Whether the kernel was past the request before all of its end was seen."""
-        self.reconnected = False
-        """Whether the socket was lost and replaced meanwhile."""
+        self.reconnects = 0
+        """How often the socket was lost and replaced meanwhile."""
+        self.count = MessageCount()
         self._kernel = kernel
         self._listener = listener
         self._idle = False
@@ -92,6 +98,11 @@ class Execution:
             self._kernel.raise_if_dead()
             await self._kernel.resync()
             self.finish_incomplete()
+
+    @property
+    def lost_messages(self) -> bool:
+        """Whether the gateway did not keep all that the kernel said while the socket was lost."""
+        return self.reconnects > 0 and self.count.missing > GATEWAY_QUESTIONS * self.reconnects
 
     def finish_incomplete(self) -> None:
         """The kernel is past this request, and what is missing will not come."""

@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 MAX_REST_CONNECTIONS = 1000
 CONNECT_ERRORS = (OSError, StreamClosedError, HTTPClientError)
 DELETE_TIMEOUT = 10.0  # seconds that a DELETE may take; stubborn kernels need 5
+DELETE_RETRY_DELAY = 0.5  # seconds before a DELETE that failed is sent again
 SETTLE_TIMEOUT = 10.0  # seconds that a stop waits for clean-up at the gateway
 
 # How gateways say it: in Jupyter Server's words, and in those of our own extension.
@@ -96,7 +97,13 @@ class Gateway:
         """Delete a kernel as well as it can be done, in at most `DELETE_TIMEOUT` seconds."""
         try:
             async with asyncio.timeout(DELETE_TIMEOUT):
-                await self.delete_kernel(kernel_id)
+                try:
+                    await self.delete_kernel(kernel_id)
+                except GatewayError as error:
+                    if error.code not in ("gateway_failed", "gateway_unreachable"):
+                        raise
+                    await asyncio.sleep(DELETE_RETRY_DELAY)
+                    await self.delete_kernel(kernel_id)
         except TimeoutError:
             log.warning("The gateway did not delete a kernel within %g seconds.", DELETE_TIMEOUT)
         except InterpreterError as error:

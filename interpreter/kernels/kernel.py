@@ -13,6 +13,7 @@ from typing import Any
 from interpreter.errors import GatewayError, KernelStartTimeoutError, UnavailableError
 from interpreter.kernels.channels import KernelChannels
 from interpreter.kernels.execution import Execution, KernelDeath, KernelDiedError, Listener, Probe
+from interpreter.kernels.gaps import origin_of
 from interpreter.kernels.gateway import Gateway
 from interpreter.messages import Message, execute_request, kernel_info_request, new_msg_id, silent_request
 
@@ -231,10 +232,12 @@ class Kernel:
 
     def is_origin(self, message: Message) -> bool:
         """Whether the message comes from the kernel's own process, as far as its id tells."""
-        origin = _origin_of(message)
+        origin = origin_of(message)
         return origin is None or self._origin is None or origin == self._origin
 
     def _receive(self, message: Message) -> None:
+        if self._current is not None and not self._current.done:
+            self._current.count.see(message)
         if message.channel == "iopub" and message.execution_state in ("dead", "restarting"):
             if not message.parent_id and not self._restarting:
                 self._mark_dead(_death_of(message))
@@ -246,7 +249,7 @@ class Kernel:
         probe = self._probes.get(message.parent_id)
         if probe is not None:
             if probe.receive(message):
-                self._origin = self._origin or _origin_of(message)
+                self._origin = self._origin or origin_of(message)
             return
         execution = self._executions.get(message.parent_id)
         if execution is not None:
@@ -255,7 +258,7 @@ class Kernel:
     def _reconnected(self) -> None:
         """After a lost socket: find out whether the request in flight is over."""
         if self._current is not None:
-            self._current.reconnected = True
+            self._current.reconnects += 1
         task = asyncio.create_task(self._settle_after_reconnect(), name=f"settle {self.id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -289,12 +292,6 @@ def _start_timeout(timeout: float) -> KernelStartTimeoutError:
     return KernelStartTimeoutError(
         f"The kernel did not answer within kernel_start_timeout ({timeout:g} seconds)."
     )
-
-
-def _origin_of(message: Message) -> str | None:
-    """The sender's part of a message id: ``<session>_<pid>_<n>`` in jupyter_client's form."""
-    parts = message.msg_id.rsplit("_", 1)
-    return parts[0] if len(parts) == 2 and parts[1].isdigit() and "_" in parts[0] else None
 
 
 def _death_of(message: Message) -> KernelDeath:

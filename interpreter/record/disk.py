@@ -49,20 +49,22 @@ class Disk:
     @staticmethod
     async def _wait(future: Future[_T]) -> _T:
         """The result. A caller that is cancelled waits until the function has ended, then goes."""
-        waiter = asyncio.wrap_future(future)
+        loop = asyncio.get_running_loop()
+        waiter = loop.create_future()
+        future.add_done_callback(lambda _: loop.call_soon_threadsafe(_wake, waiter))
         try:
-            return await asyncio.shield(waiter)
+            await waiter
         except asyncio.CancelledError:
-            while not waiter.done():
+            ended = asyncio.wrap_future(future)
+            while not ended.done():
                 try:
-                    await asyncio.wait({waiter})
+                    await asyncio.wait({ended})
                 except asyncio.CancelledError:
                     continue  # the cancellation is raised below, once the files are at rest
-            if not waiter.cancelled() and waiter.exception() is not None:
-                _log.warning(
-                    "an operation of a cancelled caller failed: %s", type(waiter.exception()).__name__
-                )
+            if (error := ended.exception()) is not None:
+                _log.warning("an operation of a cancelled caller failed: %s", type(error).__name__)
             raise
+        return future.result()
 
     async def write(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """The result of a function that writes: OSError, which is raised on, makes a `problem`."""
@@ -115,6 +117,11 @@ class Disk:
         """End the threads; they have nothing to do by now."""
         self._writers.shutdown()
         self._readers.shutdown()
+
+
+def _wake(waiter: "asyncio.Future[None]") -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 def _probe(folder: Path) -> None:

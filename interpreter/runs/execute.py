@@ -116,8 +116,8 @@ def _ended(active: ActiveRun, attempt: _Attempt) -> Outcome:
 
 def _notices(execution: Execution) -> tuple[str, ...]:
     if not execution.incomplete:
-        return ()
-    if not execution.reconnected:
+        return (SOCKET_LOST,) if execution.lost_messages else ()
+    if not execution.reconnects:
         return (HALF_AN_END,)
     return (SOCKET_LOST,) if execution.begun else (NEVER_BEGAN,)
 

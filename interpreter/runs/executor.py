@@ -20,7 +20,7 @@ from interpreter.runs.lanes import Lane
 from interpreter.runs.replay import Replayed, replay
 from interpreter.sessions import Session, SessionKernels
 from interpreter.settings import Settings
-from interpreter.workspace import changes
+from interpreter.workspace import Snapshot, changes
 
 STATE_LOST = "The kernel was restarted: earlier variables and imports are gone."
 STUCK = "The run before did not stop when it was interrupted. "
@@ -77,7 +77,10 @@ class Executor:
         if kernel is None:
             await self.finish(lane, active, stopped(active.stop.result()))
             return
-        before = await self._workspaces.files(session).snapshot()
+        before = await self._snapshot_before(session, active)
+        if before is None:
+            await self.finish(lane, active, stopped(active.stop.result()))
+            return
         fresh, session.fresh_kernel_reason = session.fresh_kernel_reason, None
         if fresh:
             lane.displays.clear()
@@ -91,6 +94,16 @@ class Executor:
         after = await self._workspaces.files(session).snapshot()
         active.update(files=changes(session.id, before, after))
         await self.finish(lane, active, outcome)
+
+    async def _snapshot_before(self, session: Session, active: ActiveRun) -> Snapshot | None:
+        """The files before the run, or None when it was stopped meanwhile; a kernel may be asked for them."""
+        taking = self._background.spawn(self._workspaces.files(session).snapshot())
+        waited: set[asyncio.Future[Any]] = {taking, active.stop}
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        if not taking.done():
+            taking.cancel()
+            return None
+        return taking.result()
 
     async def _kernel_for(self, session: Session, active: ActiveRun) -> Kernel | None:
         """The session's kernel, or None when the run was stopped while it started."""

@@ -3,8 +3,10 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
+from weakref import WeakValueDictionary
 
 from interpreter.errors import (
     NotFoundError,
@@ -70,9 +72,11 @@ class RunManager:
         )
         self._lanes: dict[str, Lane] = {}
         self._runs: OrderedDict[str, ActiveRun] = OrderedDict()
+        # Those too that are forgotten above, as long as a kernel may still say something of them.
+        self._reachable: WeakValueDictionary[str, ActiveRun] = WeakValueDictionary()
         self._keys = IdempotencyKeys()
         self._background = Background()
-        self._amendments = Amendments(recorder, self._background, find=self._runs.get)
+        self._amendments = Amendments(recorder, self._background, find=self._reachable.get)
         self._executor = Executor(
             settings,
             sessions.kernels,
@@ -288,7 +292,7 @@ class RunManager:
         return active
 
     def _enqueue(self, lane: Lane, active: ActiveRun) -> None:
-        self._runs[active.run.id] = active
+        self._runs[active.run.id] = self._reachable[active.run.id] = active
         self._forget_old_runs()
         if lane.stop is not None:
             active.request_stop(lane.stop)
@@ -319,7 +323,10 @@ class RunManager:
     async def _session_ends(self, session: Session, reason: str) -> None:
         lane = self._lanes.get(session.id)
         if lane is not None:
-            await lane.end(_ENDS.get(reason, _OTHER_END))
+            stop = _ENDS.get(reason, _OTHER_END)
+            if reason == "shutdown" and self._sessions.kernels.outlive_service:
+                stop = replace(stop, gentle=True)  # the kernel goes on, its code must not
+            await lane.end(stop)
             self._lanes.pop(session.id, None)
 
 

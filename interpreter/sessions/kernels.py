@@ -38,6 +38,11 @@ class SessionKernels:
         self._start_timeout = start_timeout
         self._background = Background()
 
+    @property
+    def outlive_service(self) -> bool:
+        """Whether kernels go on when the service stops."""
+        return self._launcher.outlives_service
+
     async def ensure(self, session: Session) -> Kernel:
         """The session's kernel, started when there is none.
 

@@ -15,6 +15,7 @@ from interpreter.errors import (
     UnavailableError,
 )
 from interpreter.kernels.background import Background
+from interpreter.kernels.isolation import EXTERNAL, Isolation
 from interpreter.models import JSON, Principal, SessionInfo, new_id
 from interpreter.record import Recorder, SessionRecord
 from interpreter.sessions.kernels import Launcher, SessionKernels
@@ -47,7 +48,9 @@ class SessionManager:
         workspaces: Workspaces,
         *,
         clock: Callable[[], datetime],
+        isolation: Isolation = EXTERNAL,
     ) -> None:
+        self._isolation = isolation
         self.kernels = SessionKernels(launcher, recorder, start_timeout=settings.kernel_start_timeout)
         self._settings = settings
         self._launcher = launcher
@@ -94,12 +97,12 @@ class SessionManager:
             created_at=now,
             timeout=timeout or self._settings.execute_timeout,
             idle_timeout=idle_timeout or self._settings.cull_idle_timeout,
-            network=network,
+            network=self._isolation.choose_network(network, self._settings),
             one_off=one_off,
             metadata=dict(metadata or {}),
         )
         self._slots.reserve(principal.token_id)
-        session = Session(info, now)
+        session = Session(info, now, sandboxed=self._isolation.sandboxed)
         self._opening.add(session)
         opening = self._background.spawn(self._open(session))
         try:
@@ -253,7 +256,12 @@ class SessionManager:
 
     async def _recover(self, record: SessionRecord) -> None:
         info, note = record.info, record.kernel_note
-        session = Session(info, record.last_activity_at, run_count=record.run_count)
+        session = Session(
+            info,
+            record.last_activity_at,
+            run_count=record.run_count,
+            sandboxed=self._isolation.sandboxed,
+        )
         session.fresh_kernel_reason = KERNEL_LOST_AT_RESTART if record.run_count else None
         self._sessions[info.id] = session
         self._slots.take(info.owner_id)

@@ -14,8 +14,12 @@ class Session:
     Only the modules of this package and of ``runs`` change it.
     """
 
-    def __init__(self, info: SessionInfo, now: datetime, *, run_count: int = 0) -> None:
+    def __init__(
+        self, info: SessionInfo, now: datetime, *, run_count: int = 0, sandboxed: bool | None = None
+    ) -> None:
         self.info = info
+        self.sandboxed = sandboxed
+        """Whether its kernels run in a sandbox; None when that is an external gateway's matter."""
         self.kernel: Kernel | None = None
         self.lost_kernel_id: str | None = None
         """A kernel of the last service that may still live behind a gateway that did not answer."""
@@ -61,4 +65,11 @@ class Session:
         return SessionStatus.IDLE if self.kernel is not None else SessionStatus.DEAD
 
     def view(self) -> SessionView:
-        return SessionView(self.info, self.status, self.last_activity_at, self.expires_at, self.run_count)
+        return SessionView(
+            self.info,
+            self.status,
+            self.last_activity_at,
+            self.expires_at,
+            self.run_count,
+            self.sandboxed,
+        )

@@ -1,22 +1,22 @@
 """The parts below the API, wired as the service wires them, against a scripted gateway; waits are short."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_gateway import TRACEBACK_MARK, ScriptedGateway
+from scripted_gateway import TRACEBACK_MARK, Manner, ScriptedGateway
 
 from interpreter.kernels import channels, execution, kernel
 from interpreter.kernels import gateway as gateway_module
 from interpreter.kernels.gateway import Gateway
 from interpreter.kernels.launcher import GatewayLauncher
 from interpreter.kernels.target import GatewayTarget
-from interpreter.models import Principal, Role, Run, RunRequest
+from interpreter.models import Principal, Role, Run, RunRequest, RunStatus
 from interpreter.record import Recorder
 from interpreter.runs import ActiveRun, RecordedRun, RunManager, amendments, execute
 from interpreter.sessions import Session, SessionManager
@@ -42,7 +42,7 @@ class Clock:
 
 @dataclass
 class Stack:
-    gateway: ScriptedGateway
+    gateway: Any  # a ScriptedGateway, None when the test has a real one
     client: Gateway
     recorder: Recorder
     sessions: SessionManager
@@ -84,6 +84,7 @@ async def quick() -> AsyncIterator[None]:
         patch.setattr(kernel, "RESYNC_INTERVAL", 0.05)
         patch.setattr(channels, "RECONNECT_DELAYS", (0.02,) * 10)
         patch.setattr(gateway_module, "DELETE_TIMEOUT", 0.5)
+        patch.setattr(gateway_module, "DELETE_RETRY_DELAY", 0.02)
         patch.setattr(gateway_module, "SETTLE_TIMEOUT", 1.0)
         patch.setattr(execute, "INTERRUPT_INTERVAL", 0.2)
         patch.setattr(execute, "WAKE_DELAY", 0.05)
@@ -132,7 +133,7 @@ async def stack(
     wanted = Settings(**options)
     clock = clock or Clock()
     async with no_task_left(), quick(), AsyncExitStack() as exits:
-        if gateway is None:
+        if gateway is None and target is None:
             gateway = await exits.enter_async_context(ScriptedGateway())
         recorder = Recorder(folder / "notebooks", folder / "state", clock=clock)
         await recorder.start()
@@ -151,3 +152,49 @@ async def stack(
         if recover:
             await sessions.recover()
         yield Stack(gateway, client, recorder, sessions, runs, workspaces, clock, seen)
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """The block takes no longer, give or take what a busy machine adds."""
+    loop = asyncio.get_running_loop()
+    begin = loop.time()
+    yield
+    assert loop.time() - begin < seconds + MARGIN
+
+
+async def misbehaving(parts: Stack, manner: Manner) -> Session:
+    """A session that holds state in a kernel which from now on behaves so."""
+    session = await parts.session()
+    assert (await parts.run(session, "set x 1")).status is RunStatus.OK
+    parts.kernel_of(session).manner = manner
+    return session
+
+
+async def works(parts: Stack, session: Session, *, fresh: bool) -> str:
+    """The next run works on the kernel of before, or on a fresh one and says so; its notice."""
+    if not fresh:
+        parts.kernel_of(session).manner = Manner.GOOD
+    run = await parts.run(session, "print next\nget x")
+    assert run.folded.stdout == "next\n"
+    assert run.kernel_restarted is fresh
+    if not fresh:
+        assert (run.status, run.folded.result, run.notices) == (RunStatus.OK, "1", ())
+        return ""
+    assert (run.status, run.folded.error.ename) == (RunStatus.ERROR, "NameError")
+    assert len(run.notices) == 1
+    return run.notices[0]
+
+
+async def waiting(parts: Stack, session: Session, gate: str = "gate", **request: Any) -> ActiveRun:
+    """A run that executes and waits at a gate."""
+    active = await parts.submit(session, f"print begun\nwait {gate}", **request)
+    await parts.gateway.reached(gate)
+    assert isinstance(active, ActiveRun)
+    return active
+
+
+async def cancelled(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

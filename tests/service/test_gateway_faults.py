@@ -277,6 +277,15 @@ async def test_a_kernel_that_dies_of_a_requested_restart_is_replaced(tmp_path: P
         assert (run.status, run.folded.stdout) == (RunStatus.OK, "next\n")
 
 
+@pytest.mark.parametrize("answer", [HTTP_500, CUT], ids=["500", "cut"])
+async def test_a_delete_that_fails_once_is_sent_again(tmp_path: Path, answer: Answer) -> None:
+    async with stack(tmp_path) as parts:
+        session = await parts.session()
+        parts.gateway.answer("delete", answer, times=1)
+        await parts.sessions.delete(ALICE, session.id)
+        assert not parts.gateway.kernels
+
+
 # Credentials
 
 

@@ -94,7 +94,7 @@ async def _kernel_info(_: Services, __: Principal, session: Session, ___: Mappin
 
 async def _complete(_: Services, __: Principal, session: Session, content: Mapping[str, Any]) -> JSON:
     code, position = _code(content)
-    told = await _ask(session, f"{_KERNEL}.do_complete({ascii(code)}, {position})")
+    told = await _ask(session, f"{_KERNEL}.do_complete({code!a}, {position})")
     if isinstance(told, dict) and isinstance(told.get("matches"), list):
         return told
     return {"matches": [], "cursor_start": position, "cursor_end": position, "metadata": {}}
@@ -103,7 +103,7 @@ async def _complete(_: Services, __: Principal, session: Session, content: Mappi
 async def _inspect(_: Services, __: Principal, session: Session, content: Mapping[str, Any]) -> JSON:
     code, position = _code(content)
     level = 1 if content.get("detail_level") == 1 else 0
-    told = await _ask(session, f"{_KERNEL}.do_inspect({ascii(code)}, {position}, {level})")
+    told = await _ask(session, f"{_KERNEL}.do_inspect({code!a}, {position}, {level})")
     if isinstance(told, dict) and isinstance(told.get("data"), dict):
         return told
     return {"found": False, "data": {}, "metadata": {}}
@@ -111,11 +111,13 @@ async def _inspect(_: Services, __: Principal, session: Session, content: Mappin
 
 async def _is_complete(_: Services, __: Principal, session: Session, content: Mapping[str, Any]) -> JSON:
     code, _position = _code(content)
-    told = await _ask(session, f"{_KERNEL}.do_is_complete({ascii(code)})")
+    told = await _ask(session, f"{_KERNEL}.do_is_complete({code!a})")
     return told if isinstance(told, dict) and "status" in told else {"status": "unknown"}
 
 
-async def _history(services: Services, principal: Principal, session: Session, content: Mapping[str, Any]) -> JSON:
+async def _history(
+    services: Services, principal: Principal, session: Session, content: Mapping[str, Any]
+) -> JSON:
     """The session's runs, from the record."""
     runs = await services.runs.list(principal, session.id)
     wanted = content.get("n")
@@ -130,7 +132,9 @@ async def _comm_info(*_: object) -> JSON:
     return {"comms": {}}
 
 
-async def _interrupt(services: Services, principal: Principal, session: Session, _: Mapping[str, Any]) -> JSON:
+async def _interrupt(
+    services: Services, principal: Principal, session: Session, _: Mapping[str, Any]
+) -> JSON:
     services.runs.interrupt(principal, session.id)
     return {}
 

@@ -64,12 +64,12 @@ async def fit(message: Outgoing, profile: Profile, painter: Painter) -> list[Out
         metadata = content.get("metadata") or {}
         if json_size(metadata) > _ROOM // 2:
             metadata = {}
-        return [replace(message, content={**content, "data": data, "metadata": metadata})]
+        fitted = replace(message, content={**content, "data": data, "metadata": metadata})
+        return _split_plain(fitted, profile) if profile.simple else [fitted]
     if "traceback" in content:
         return [replace(message, content=_fit_error(content, profile.room))]
     if message.msg_type == "execute_input":
-        code, _ = cut_text(content["code"], profile.room // _ESCAPED)
-        return [replace(message, content={**content, "code": code})]
+        return [replace(message, content={**content, "code": _cut(content["code"], profile.room)})]
     return [message]
 
 
@@ -91,11 +91,38 @@ def _fit_error(content: JSON, room: int) -> JSON:
     """The value whole if it can be (some clients carry answers in it), and what is left for the traceback."""
     if json_size(content) <= room:
         return content
-    evalue, _ = cut_text(content["evalue"], room // 2 // _ESCAPED)
-    if json_size(content["evalue"]) <= room // 2:
-        evalue = content["evalue"]
-    traceback, _ = cut_text("\n".join(content["traceback"]), room // 3 // _ESCAPED)
+    evalue = _cut(content["evalue"], room // 2)
+    traceback = _cut("\n".join(content["traceback"]), room // 3)
     return {**content, "evalue": evalue, "traceback": traceback.split("\n")}
+
+
+def _cut(text: str, room: int) -> str:
+    """Head and tail of the text, so that it takes at most ``room`` bytes in JSON."""
+    kept, limit = text, room
+    while (size := json_size(kept)) > room:
+        limit = int(limit * 0.9 * min(1, room / size)) if kept is not text else room
+        kept, _ = cut_text(text, limit)
+    return kept
+
+
+def _split_plain(message: Outgoing, profile: Profile) -> list[Outgoing]:
+    """Text that is too long for one frame, in several displays: its lines, where that can be."""
+    data = message.content["data"]
+    text = data.get(PLAIN)
+    if not isinstance(text, str) or PNG in data or json_size(text) <= profile.room // 2:
+        return [message]
+    pieces, step = [], profile.room // 2 // _ESCAPED
+    while len(text) > step:
+        end = text.rfind("\n", step // 2, step)
+        pieces.append(text[: end if end > 0 else step])
+        text = text[end + 1 if end > 0 else step :]
+    first, *others = [*pieces, text]
+    content = {**message.content, "data": {**data, PLAIN: first}}
+    following = [{"data": {PLAIN: piece}, "metadata": {}, "transient": {}} for piece in others]
+    return [
+        replace(message, content=content),
+        *(replace(message, msg_type="display_data", content=content) for content in following),
+    ]
 
 
 async def _fit_bundle(data: Mapping[str, Any], profile: Profile, painter: Painter) -> JSON:
@@ -107,16 +134,21 @@ async def _fit_bundle(data: Mapping[str, Any], profile: Profile, painter: Painte
         return fitted
     if isinstance(fitted.get(PNG), str):
         await _shrink_png(fitted, profile.room // 2, painter)
-    for mime in sorted(fitted, key=lambda mime: json_size(fitted[mime]), reverse=True):
-        if json_size(fitted) <= profile.room:
+    splits = profile.simple and PNG not in fitted  # then long text goes into frames of its own
+    others = sorted(fitted.keys() - {PNG, PLAIN}, key=lambda mime: json_size(fitted[mime]), reverse=True)
+    for mime in others:
+        if _size_without_plain(fitted) <= profile.room // 2:
             break
-        if mime == PLAIN:
-            fitted[PLAIN], _ = cut_text(fitted[PLAIN], profile.room // 4 // _ESCAPED)
-        elif mime != PNG or json_size(fitted[PNG]) > profile.room // 2:
-            size = json_size(fitted.pop(mime))
-            if PNG not in fitted:
-                fitted.setdefault(PLAIN, f"[{mime} of {size:,} bytes is too large to be shown here]")
+        size = json_size(fitted.pop(mime))
+        if PNG not in fitted:
+            fitted.setdefault(PLAIN, f"[{mime} of {size:,} bytes is too large to be shown here]")
+    if isinstance(fitted.get(PLAIN), str) and not splits:
+        fitted[PLAIN] = _cut(fitted[PLAIN], profile.room - _size_without_plain(fitted) - _ROOM // 2)
     return fitted
+
+
+def _size_without_plain(data: JSON) -> int:
+    return json_size({mime: value for mime, value in data.items() if mime != PLAIN})
 
 
 async def _shrink_png(data: JSON, room: int, painter: Painter) -> None:

@@ -10,6 +10,7 @@ from ...models import JSON, Principal, new_id, to_iso
 from ...tokens import TokenInfo
 from ..chats import METADATA_KEY, ChatSessions
 from .conversation import Conversation
+from .documents import Documents
 from .ids import kernel_id_of
 from .images import ImageShrinker
 from .translate import status
@@ -52,18 +53,15 @@ class Hub:
         known = self._clients.get(client_id or "")
         if known is not None and known.token_id == token.id:
             return known
+        self.forget_idle()
         conversation = Conversation(self, token, resumable=client_id is not None)
         self._clients[client_id if client_id and known is None else new_id()] = conversation
-        self.forget_idle()
         return conversation
 
     def forget_idle(self) -> None:
         """Drop clients that are away and miss nothing, and when there are too many the oldest away."""
         for key, client in list(self._clients.items()):
-            too_many = len(self._clients) > MAX_CLIENTS and not client.connected
-            if client.idle and not client.connected and client is not next(reversed(self._clients.values())):
-                del self._clients[key]
-            elif too_many:
+            if client.idle or (len(self._clients) >= MAX_CLIENTS and not client.connected):
                 del self._clients[key]
 
     def show_others(self, origin: Conversation, message: Outgoing) -> None:
@@ -112,6 +110,7 @@ class Front:
         self.rates = toolbox.rates
         self.background = Background()
         self.images = ImageShrinker()
+        self.documents = Documents()
         self.started_at = toolbox.services.clock()
         self._chats = ChatSessions(toolbox.services)
         self._hubs: dict[str, Hub] = {}

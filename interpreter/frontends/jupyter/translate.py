@@ -5,7 +5,6 @@ Sources: "Messaging in Jupyter" (jupyter-client.readthedocs.io). What a run has 
 clients end at ``idle`` and show nothing else.
 """
 
-import os.path
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -28,7 +27,7 @@ _NOT_RECORDED = "This run could not be written to the record in full."
 class Translator:
     """The messages of one run; ``parent`` is the header of its request.
 
-    ``execution_count`` is what the kernel will probably count. ``silent`` leaves out all but the reply.
+    ``execution_count`` is what the kernel will probably count. ``silent`` leaves out what a kernel then does: input and result.
     """
 
     def __init__(
@@ -68,7 +67,8 @@ class Translator:
         return []
 
     def _shown(self, *messages: Outgoing) -> list[Outgoing]:
-        return [] if self._silent else list(messages)
+        hidden = ("execute_input", "execute_result") if self._silent else ()
+        return [message for message in messages if message.msg_type not in hidden]
 
     def _iopub(self, msg_type: str, content: JSON) -> Outgoing:
         return Outgoing("iopub", msg_type, content, self._parent)
@@ -144,7 +144,7 @@ class Translator:
                 yield from self._output(index, output)
             elif sent is not None and _NOT_LIVE in sent and output["output_type"] == "stream":
                 head = sent[: sent.rindex(_NOT_LIVE)].rstrip("\n")
-                rest = output["text"][len(os.path.commonprefix((head, output["text"]))) :]
+                rest = output["text"][_common_length(head, output["text"]) :]
                 yield from self._stream(output["name"], rest)
 
     def _reply(self, run: JSON, error: JSON | None) -> Outgoing:
@@ -158,6 +158,12 @@ class Translator:
         content["execution_count"] = self.execution_count
         metadata = {"started": run["started_at"], "dependencies_met": True, "status": content["status"]}
         return Outgoing("shell", "execute_reply", content, self._parent, metadata)
+
+
+def _common_length(one: str, other: str) -> int:
+    """How many characters both begin with."""
+    different = (n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(different, min(len(one), len(other)))
 
 
 def error_content(ename: str, evalue: str, traceback: list[str]) -> JSON:

@@ -1,0 +1,146 @@
+"""``/api/kernels/{kernel_id}/channels``: a kernel's messages over one websocket.
+
+It is answered with 101 at once: the slow part of a start was the POST's. Some clients (the
+``websockets`` package) wait ten seconds for the handshake.
+"""
+
+import logging
+from collections.abc import Awaitable
+from typing import Any, ClassVar
+
+from tornado.iostream import StreamClosedError
+from tornado.websocket import WebSocketClosedError, WebSocketHandler
+
+from ...errors import InterpreterError, InvalidRequestError
+from ...messages import V1_SUBPROTOCOL, BadMessageError
+from ...models import SessionInfo
+from .answers import describe_kernel
+from .base import JupyterHandler, operation
+from .conversation import Conversation
+from .fitting import Profile, fit
+from .front import Front
+from .translate import refusal, status
+from .wire import Outgoing, Request, decode, encode
+
+log = logging.getLogger(__name__)
+
+PING_INTERVAL = 30.0  # seconds, Jupyter Server's
+MAX_CLIENT_ID = 256
+_TOO_LARGE = "[An output was too large to be shown here]"
+
+
+class RefusedKernel:
+    """Stands for a kernel that there is not: says why, in the only way that every client shows."""
+
+    def __init__(self, front: Front, kernel_name: str, error: InterpreterError) -> None:
+        self._front = front
+        self._name = kernel_name
+        self._error = error
+        self._socket: ChannelsHandler | None = None
+
+    def attach(self, socket: "ChannelsHandler") -> None:
+        """The client is there."""
+        self._socket = socket
+
+    def detach(self, socket: "ChannelsHandler") -> None:
+        """The client went away."""
+        self._socket = None
+
+    def receive(self, request: Request) -> None:
+        """Answer a request, in a task."""
+        self._front.background.spawn(self._answer(request))
+
+    async def _answer(self, request: Request) -> None:
+        messages = [status(request.header, "busy")]
+        if request.msg_type == "execute_request":
+            messages += refusal(request.header, type(self._error).__name__, self._error.message)
+        elif request.msg_type == "kernel_info_request":
+            now = self._front.started_at
+            info = SessionInfo("", "", "", self._name, "python", now, 1.0, 1.0)
+            content = {"status": "ok", **describe_kernel(info)}
+            messages.append(Outgoing(request.channel, "kernel_info_reply", content, request.header))
+        elif request.msg_type.endswith("_request"):
+            reply_type = request.msg_type.removesuffix("_request") + "_reply"
+            content = {"status": "error", "ename": type(self._error).__name__, "evalue": self._error.message}
+            messages.append(Outgoing(request.channel, reply_type, content, request.header))
+        messages.append(status(request.header, "idle"))
+        for message in messages:
+            if self._socket is not None:
+                await self._socket.send(message)
+
+
+class ChannelsHandler(WebSocketHandler, JupyterHandler):
+    """The websocket. Implements `conversation.Socket`."""
+
+    operations: ClassVar = {"GET": operation("connect to a kernel")}
+    metered = False  # its runs are
+
+    profile = Profile.of(v1=False, user_agent="")
+    _conversation: Conversation | RefusedKernel | None = None
+
+    async def get(self, *args: Any, **kwargs: Any) -> None:
+        if self._finished:
+            return
+        if self._refusal is not None:
+            raise self._refusal
+        self._conversation = self._enter(kwargs["kernel_id"])
+        if self.request.headers.get("Upgrade", "").lower() != "websocket":
+            raise InvalidRequestError("This route is a websocket; send `Upgrade: websocket`.")
+        await WebSocketHandler.get(self, *args, **kwargs)
+
+    def _enter(self, kernel_id: str) -> Conversation | RefusedKernel:
+        error = self.front.find_refusal(self.token, kernel_id)
+        if error is not None:
+            return RefusedKernel(self.front, self.settings_.kernel_name, error)
+        client_id = self.get_query_argument("session_id", "")[:MAX_CLIENT_ID] or None
+        return self.front.hub(self.session_of(kernel_id)).enter(self.token, client_id)
+
+    def check_origin(self, origin: str) -> bool:
+        """A page of another site may connect with a token that it knows, not with a browser's cookie."""
+        return self.way != "cookie" or super().check_origin(origin)
+
+    def select_subprotocol(self, subprotocols: list[str]) -> str | None:
+        return V1_SUBPROTOCOL if V1_SUBPROTOCOL in subprotocols else None
+
+    @property
+    def ping_interval(self) -> float | None:
+        return PING_INTERVAL
+
+    def open(self, *args: str, **kwargs: str) -> None:
+        self.set_nodelay(True)
+        user_agent = self.request.headers.get("User-Agent", "")
+        self.profile = Profile.of(v1=self.selected_subprotocol == V1_SUBPROTOCOL, user_agent=user_agent)
+        if self._conversation is not None:
+            self._conversation.attach(self)
+
+    def on_message(self, message: str | bytes) -> Awaitable[None] | None:
+        try:
+            request = decode(message, v1=self.profile.v1)
+        except BadMessageError:
+            log.info("A frame on a Jupyter websocket was no message; it is ignored.")
+            return None
+        if self._conversation is not None:
+            self._conversation.receive(request)
+        return None
+
+    def on_close(self) -> None:
+        if self._conversation is not None:
+            self._conversation.detach(self)
+
+    async def send(self, message: Outgoing) -> bool:
+        """See `conversation.Socket`."""
+        v1 = self.profile.v1
+        try:
+            for part in await fit(message, self.profile, self.front.images):
+                frame = encode(part, v1=v1)
+                if len(frame) > self.profile.max_frame:
+                    text = {"name": "stderr", "text": f"{_TOO_LARGE}\n"}
+                    frame = encode(Outgoing("iopub", "stream", text, message.parent), v1=v1)
+                await self.write_message(frame if v1 else frame.decode(), binary=v1)
+        except (WebSocketClosedError, StreamClosedError):
+            return False
+        return True
+
+    def end(self, code: int) -> None:
+        """See `conversation.Socket`."""
+        self.close(code)

@@ -1,0 +1,32 @@
+"""LibreChat's code API, both generations: ``LIBRECHAT_CODE_BASEURL=http://…/librechat``.
+
+Facts about its clients are from the npm package ``@librechat/agents`` (2.x to 3.9) and LibreChat 0.7.6
+to 0.8.8.
+"""
+
+from tornado.routing import URLSpec
+
+from ...api.base import Toolbox
+from . import execution, objects
+from .base import Front, LibreChatHandler, route
+
+ROUTES: tuple[tuple[str, type[LibreChatHandler]], ...] = (
+    ("/exec", execution.ExecHandler),
+    ("/upload", objects.UploadHandler),
+    ("/upload/batch", objects.BatchUploadHandler),
+    ("/files/{storage_id}", objects.FilesHandler),
+    ("/files/{storage_id}/{file_id}", objects.ObjectHandler),
+    ("/sessions/{storage_id}/objects", objects.FilesHandler),
+    ("/sessions/{storage_id}/objects/{file_id}", objects.ObjectHandler),
+    ("/download/{storage_id}/{file_id}", objects.DownloadHandler),
+    ("/health", objects.HealthHandler),
+)
+
+
+def make_routes(toolbox: Toolbox) -> list[URLSpec]:
+    """The rules of this front end. Raises SettingsError."""
+    front = Front.make(toolbox)
+    return [route(path, handler, toolbox, front) for path, handler in ROUTES]
+
+
+__all__ = ["make_routes"]

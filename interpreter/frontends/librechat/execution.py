@@ -1,0 +1,110 @@
+"""``/exec``: runs the client's code."""
+
+import base64
+import binascii
+from collections.abc import Sequence
+from typing import ClassVar
+
+from ...api.operations import Access, Answer, Operation
+from ...api.runs import RunAnswers, check_code
+from ...api.services import Services
+from ...errors import InvalidRequestError
+from ...models import JSON, Run, RunRequest, new_id
+from ...sessions import Session
+from .answers import Picture, answer, pictures_of
+from .base import JSON_TYPE, TAG, LibreChatHandler
+from .conversations import Prepared
+from .languages import Language, available_codes, cell_of, find_language, parse_language
+from .requests import ExecRequest, read_exec
+
+
+class ExecHandler(LibreChatHandler, RunAnswers):
+    """``/librechat/exec``"""
+
+    operations: ClassVar = {
+        "POST": Operation(
+            "librechatExec",
+            "Run code for LibreChat",
+            TAG,
+            {200: Answer("stdout, stderr and files; failed code too.", {JSON_TYPE: None})},
+            Access.RUN,
+        )
+    }
+
+    async def do_post(self) -> None:
+        request = read_exec(self.parse_body())
+        language = await self.find_language(request)
+        if language is None:
+            return
+        prepared = await self.front.conversations.prepare(self.asker, request, language)
+        cell = cell_of(language.code, request.code, request.args)
+        asked = RunRequest(cell, timeout=self.timeout_of(request))
+        run = await self.wait_for(await self.services.runs.submit(self.principal, prepared.session, asked))
+        self.reply(await self.show(run, request, language, prepared))
+
+    async def find_language(self, request: ExecRequest) -> Language | None:
+        """What runs the code; None when that was answered: there is no kernel for the language."""
+        check_code(request.code, self.settings_.max_code_bytes)
+        code = parse_language(request.lang)
+        if code is None:
+            raise InvalidRequestError(f"Unsupported language: {request.lang[:40]}", param="lang")
+        specs = await self.services.sessions.kernelspecs()
+        language = find_language(code, specs)
+        if language is None:
+            self.reply(_unavailable(code, available_codes(specs)))
+        return language
+
+    def timeout_of(self, request: ExecRequest) -> float | None:
+        """Seconds that the run may take; None for the service's default."""
+        if request.timeout is None:
+            return None
+        return min(request.timeout, self.settings_.max_execute_timeout)
+
+    async def show(self, run: Run, request: ExecRequest, language: Language, prepared: Prepared) -> JSON:
+        """The body of the answer for a run."""
+        figures = await save_pictures(self.services, prepared.session, run)
+        body = answer(run, language.code, figures=figures, notes=prepared.notes, origins=prepared.origins)
+        if request.hint is not None:
+            body["runtime_session_id"] = prepared.session.id
+            body["runtime_status"] = "new" if prepared.is_fresh else "reused"
+        return body
+
+
+async def save_pictures(services: Services, session: Session, run: Run) -> list[str]:
+    """The paths of the files that the shown pictures of a run were made into."""
+    paths = []
+    for number, picture in enumerate(pictures_of(run), 1):
+        content = _content(picture)
+        if content:
+            path = f"figure_{run.number}_{number}.{picture.ending}"
+            upload = await services.workspaces.begin_upload(session)
+            try:
+                await upload.write(content)
+                await upload.commit(path)
+            finally:
+                upload.discard()
+            paths.append(path)
+    return paths
+
+
+def _content(picture: Picture) -> bytes:
+    try:
+        return base64.b64decode(picture.data)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def _unavailable(code: str, available: Sequence[str]) -> JSON:
+    """An answer that the model reads; of an HTTP error its client would not show the sentence."""
+    sentence = f"No kernel for {code} is installed here. Use one of: {', '.join(available) or 'none'}.\n"
+    return {
+        "session_id": new_id(),
+        "stdout": "",
+        "stderr": sentence,
+        "files": [],
+        "code": 1,
+        "signal": None,
+        "status": "RE",
+        "message": "unsupported_language",
+        "wall_time": 0,
+    }

@@ -1,0 +1,92 @@
+"""Sessions that end leave nothing behind in the service or its gateway."""
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from service_process import ServiceProcess, running_service
+from watching import eventually
+
+SESSIONS = 60
+CODES = (
+    "print('x')\n1 + 1",
+    "1 / 0",
+    "import subprocess; subprocess.run(['echo', 'x'])",
+    "import asyncio; task = asyncio.ensure_future(asyncio.sleep(600))",
+    "import os; os._exit(1)",
+    "display(1); from IPython.display import clear_output; clear_output()",
+)
+
+Held = dict[str, int]
+
+
+def held(service: ServiceProcess, client: httpx.Client) -> Held:
+    """Descriptors, threads, child processes and tasks of the service, and those of its gateway."""
+    process = psutil.Process(service.process.pid)
+    gateway = [child for child in process.children() if "gateway_extension" in " ".join(child.cmdline())]
+    metrics = client.get("/metrics").text
+    tasks = re.search(r"^interpreter_tasks (\S+)$", metrics, re.MULTILINE)
+    sessions = re.search(r"^interpreter_sessions (\S+)$", metrics, re.MULTILINE)
+    assert tasks is not None
+    assert sessions is not None
+    return {
+        "tasks": int(float(tasks[1])),
+        "sessions": int(float(sessions[1])),
+        "descriptors": process.num_fds(),
+        "threads": process.num_threads(),
+        "processes": len(process.children(recursive=True)),
+        "gateway's descriptors": sum(child.num_fds() for parent in gateway for child in _family(parent)),
+        "gateway's threads": sum(child.num_threads() for parent in gateway for child in _family(parent)),
+    }
+
+
+def _family(parent: psutil.Process) -> list[psutil.Process]:
+    return [parent, *(p for p in parent.children(recursive=True) if "ipykernel" not in " ".join(p.cmdline()))]
+
+
+def use_one(service: ServiceProcess, number: int) -> None:
+    """A client of its own: create, run, follow, cancel, delete."""
+    with service.client() as client:
+        made = client.post("/v1/sessions", json={})
+        assert made.status_code == 201, made.text
+        path = f"/v1/sessions/{made.json()['id']}"
+        ended = client.post(f"{path}/runs", json={"code": CODES[number % len(CODES)]}).json()
+        with client.stream("GET", f"/v1/runs/{ended['id']}/events") as events:
+            assert any(line == "event: run.completed" for line in events.iter_lines())
+        if number % 5 == 0:
+            running = client.post(
+                f"{path}/runs", json={"code": "import time; time.sleep(60)", "background": True}
+            ).json()
+            assert client.post(f"/v1/runs/{running['id']}/cancel").json()["status"] == "cancelled"
+        if number % 7 == 0:
+            client.post(f"{path}/runs", json={"code": "import time; time.sleep(60)", "background": True})
+        client.put(f"{path}/files/a.txt", content=b"abc")
+        assert client.delete(path).status_code == 204
+
+
+def test_sessions_leave_nothing_behind(tmp_path: Path) -> None:
+    with running_service(tmp_path, interrupt_grace="2", keepalive_interval="1") as service:
+        for number in range(4):  # what is made once: pools of threads, database connections
+            use_one(service, number)
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda number: use_one(service, number), range(4)))
+        with service.client() as client:
+            eventually(lambda: held(service, client)["sessions"] == 0)
+            before = held(service, client)
+            with ThreadPoolExecutor(4) as pool:
+                list(pool.map(lambda number: use_one(service, number), range(SESSIONS)))
+            # Threads of pools that are made as they are needed are no leak: up to the pool's size.
+            room = {"threads": 32, "gateway's threads": 4}
+
+            def is_back() -> bool:
+                now = held(service, client)
+                return all(now[name] <= count + room.get(name, 0) for name, count in before.items())
+
+            if not eventually(is_back, 20):
+                now = held(service, client)
+                pytest.fail(f"left behind: { {name: (was, now[name]) for name, was in before.items() if was != now[name]} }")
+            left = [p.name for p in (service.state_dir / "workspaces").iterdir()]
+            assert len(left) <= 1, left
