@@ -5,10 +5,10 @@ import asyncio
 import os
 from pathlib import Path
 
-from bench import memory, raw, record, service
+from bench import cpu, memory, raw, record, service
 from bench.report import Row, report
 
-PARTS = ("speed", "record", "memory")
+PARTS = ("speed", "cpu", "record", "memory")
 
 
 async def speed(args: argparse.Namespace) -> list[Row]:
@@ -29,6 +29,8 @@ async def measure(part: str, args: argparse.Namespace) -> list[Row]:
     if part == "record":
         return await record.cost(args.recorded)
     with service.running_service() as running:
+        if part == "cpu":
+            return await cpu.of_one_run(running, args.runs * 8)
         return memory.idle(running, args.sessions) + memory.floods(running)
 
 

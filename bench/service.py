@@ -67,11 +67,12 @@ class Service:
 
     def memory(self) -> tuple[float, float]:
         """Resident MB of the service, and of its gateway without the kernels."""
-        gateway = [p for p in self.process.children(recursive=True) if _is_gateway(p)]
+        gateway = [p for p in self.process.children(recursive=True) if is_gateway(p)]
         return _mb(self.process), sum(_mb(p) for p in gateway)
 
 
-def _is_gateway(process: psutil.Process) -> bool:
+def is_gateway(process: psutil.Process) -> bool:
+    """Whether a child of the service is its gateway, or the gateway's supervisor."""
     return "gateway" in " ".join(process.cmdline())
 
 

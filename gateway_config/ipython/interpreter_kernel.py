@@ -4,6 +4,9 @@
 ``plt.show()`` does nothing and the figures vanish. The inline backend draws with Agg too, so it is
 what "Agg" gets here; `matplotlib.get_backend()` still says what was asked for.
 
+**Characters that a font lacks.** Text in figures gets its missing characters (Chinese, Japanese,
+Korean, emoji) from the fonts that `install_kernel.py` found, whichever font it asks for.
+
 Nothing is imported before the user imports matplotlib: an import hook waits for it.
 
 **Output faster than it is read.** ZeroMQ's XPUB socket drops messages when 1000 wait. With
@@ -16,9 +19,11 @@ gets around this).
 
 import importlib.abc
 import importlib.util
+import json
 import os
 import shutil
 import sys
+import threading
 from pathlib import Path
 
 INLINE = "module://matplotlib_inline.backend_inline"
@@ -35,6 +40,7 @@ def load_ipython_extension(shell):
         kernel = getattr(shell, "kernel", None)
         if getattr(kernel, "iopub_thread", None) is not None:
             wait_instead_of_dropping(kernel.iopub_thread)
+            send_in_flush(kernel.iopub_thread)
             cut_huge_streams(kernel.session)
 
 
@@ -47,6 +53,21 @@ def wait_instead_of_dropping(iopub_thread):
         iopub_thread.socket.setsockopt(zmq.SNDHWM, MAX_WAITING_MESSAGES)
 
     iopub_thread.schedule(configure)
+
+
+def send_in_flush(iopub_thread):
+    """Lets the output thread send at once what it makes itself.
+
+    It would queue that for its next turn, and `flush` would return before. Code that then never lets
+    go of the interpreter's lock would take with it, when its kernel is ended, what it has printed.
+    """
+    queue = iopub_thread.send_multipart
+
+    def send_multipart(*args, **kwargs):
+        own = threading.current_thread() is iopub_thread.thread
+        return (iopub_thread._really_send if own else queue)(*args, **kwargs)
+
+    iopub_thread.send_multipart = send_multipart
 
 
 def cut_huge_streams(session):
@@ -72,16 +93,19 @@ def cut_stream(message):
 
 
 class MatplotlibHook(importlib.abc.MetaPathFinder):
-    """Runs `seed_font_cache` before matplotlib's import and `show_agg_inline` after pyplot's."""
+    """Runs `seed_font_cache` before matplotlib's import, and what mends its parts after theirs."""
 
     def __init__(self, shell):
-        self._shell = shell
         self._busy = False
+        self._after = {
+            "matplotlib.font_manager": add_fallback_fonts,
+            "matplotlib.pyplot": lambda pyplot: show_agg_inline(pyplot, shell),
+        }
 
     def find_spec(self, name, path=None, target=None):
         if name == "matplotlib":
             seed_font_cache()
-        if name != "matplotlib.pyplot" or self._busy:
+        if name not in self._after or self._busy:
             return None
         self._busy = True
         try:
@@ -89,17 +113,43 @@ class MatplotlibHook(importlib.abc.MetaPathFinder):
         finally:
             self._busy = False
         if spec is not None and spec.loader is not None:
-            self._wrap(spec.loader)
+            self._wrap(spec.loader, self._after[name])
         return spec
 
-    def _wrap(self, loader):
+    def _wrap(self, loader, patch):
         exec_module = loader.exec_module
 
         def exec_and_patch(module):
             exec_module(module)
-            show_agg_inline(module, self._shell)
+            patch(module)
 
         loader.exec_module = exec_and_patch
+
+
+def add_fallback_fonts(font_manager):
+    """Puts our fonts at the end of each list in which matplotlib looks for a character.
+
+    `font.family` would do for text that asks for no font; styles and themes (seaborn's) replace it.
+    """
+    try:
+        text = Path(__file__).with_name("fallback_fonts.json").read_text(encoding="utf-8")
+    except OSError:
+        return
+    fonts = [path for path in json.loads(text) if os.path.exists(path)]
+    find = getattr(font_manager.FontManager, "_find_fonts_by_props", None)
+    if find is None or not fonts:
+        return
+
+    if hasattr(font_manager, "FontPath"):  # since matplotlib 3.11 a path knows its face in the file
+        fonts = [font_manager.FontPath(path, 0) for path in fonts]
+
+    def find_with_fallbacks(self, prop, fontext="ttf", *args, **kwargs):
+        found = find(self, prop, fontext, *args, **kwargs)
+        if fontext != "ttf":  # metrics of PostScript's own fonts
+            return found
+        return [*found, *(font for font in fonts if font not in found)]
+
+    font_manager.FontManager._find_fonts_by_props = find_with_fallbacks
 
 
 def seed_font_cache():

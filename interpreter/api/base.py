@@ -5,7 +5,7 @@ this order: token (401), rate (429), method (405), role (403), body (413, 415, 4
 """
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, quote, urlencode
@@ -64,7 +64,7 @@ class BaseHandler(Responses):
         self._body = Body(self.max_body_bytes)
         self._refusal: InterpreterError | None = None
         self._principal: Principal | None = None
-        self._work: asyncio.Task[None] | None = None
+        self._work: asyncio.Task[Any] | None = None
         self._client_gone = False
 
     @property
@@ -235,10 +235,7 @@ class BaseHandler(Responses):
     # -- the work -------------------------------------------------------------------------------
 
     async def _dispatch(self, *args: str, **kwargs: str) -> None:
-        """Do the work in a task of its own, which ends when the client goes away.
-
-        Tornado does not cancel a handler whose client is gone.
-        """
+        """Do the work, which ends when the client goes away: Tornado cancels no handler by itself."""
         if self._finished:
             return
         if self._refusal is not None:
@@ -246,28 +243,30 @@ class BaseHandler(Responses):
         if self._body.is_too_large:
             raise self._too_large()
         name = "do_get" if self.request.method == "HEAD" else f"do_{(self.request.method or '').lower()}"
-        self._work = asyncio.create_task(getattr(self, name)(*args, **kwargs))
-        if self._client_gone:
-            self._work.cancel()
-        try:
-            await asyncio.wait({self._work})
-        except asyncio.CancelledError:
-            self._work.cancel()
-            await asyncio.wait({self._work})
-            raise
-        self._conclude(self._work)
-
-    def _conclude(self, work: asyncio.Task[None]) -> None:
+        if not self._client_gone:
+            await self._work_for_client(getattr(self, name)(*args, **kwargs))
         if self._client_gone:
             self.set_status(CLIENT_CLOSED, "Client Closed Request")
-            if not work.cancelled() and (error := work.exception()) is not None:
-                self.log_exception(type(error), error, error.__traceback__)
-        elif work.cancelled():
-            raise UnavailableError(
-                "The service is shutting down; send the request again later.", retry_after=5
-            )
-        else:
-            work.result()
+
+    async def _work_for_client(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._work = asyncio.current_task()
+        try:
+            await work
+        except asyncio.CancelledError as error:
+            if task is not None and self._client_gone:
+                task.uncancel()
+            elif task is None or task.cancelling():
+                raise
+            else:
+                raise UnavailableError(
+                    "The service is shutting down; send the request again later.", retry_after=5
+                ) from error
+        except Exception as error:
+            if not self._client_gone:
+                raise
+            self.log_exception(type(error), error, error.__traceback__)
+        finally:
+            self._work = None
 
     def on_connection_close(self) -> None:
         super().on_connection_close()

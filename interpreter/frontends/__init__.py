@@ -4,11 +4,22 @@ from tornado.routing import URLSpec
 
 from ..api.base import Toolbox
 from .jupyter import make_routes as jupyter_routes
+from .librechat import PATHS as LIBRECHAT_PATHS
 from .librechat import make_routes as librechat_routes
+from .mcp import PATHS as MCP_PATHS
 from .mcp import make_routes as mcp_routes
+from .mcp_sse import PATHS as MCP_SSE_PATHS
 from .mcp_sse import make_routes as mcp_sse_routes
+
+PATHS = (*LIBRECHAT_PATHS, *MCP_PATHS, *MCP_SSE_PATHS)
+"""Paths of front ends that the documentation may name; ``{…}`` stands for one part."""
 
 
 def make_routes(toolbox: Toolbox) -> list[URLSpec]:
     """The rules of all front ends, for ``make_application(extra_routes=…)``."""
-    return [*jupyter_routes(toolbox), *librechat_routes(toolbox), *mcp_routes(toolbox), *mcp_sse_routes(toolbox)]
+    return [
+        *jupyter_routes(toolbox),
+        *librechat_routes(toolbox),
+        *mcp_routes(toolbox),
+        *mcp_sse_routes(toolbox),
+    ]

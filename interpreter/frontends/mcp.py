@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections import OrderedDict
-from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -30,6 +29,8 @@ from .origins import Origins
 
 CHAT_HEADERS = ("X-Session-Id", "X-OpenWebUI-Chat-Id")
 """Headers in which front ends name the conversation; each selects a session."""
+
+PATHS = ("/mcp", "/mcp/smg")
 
 _TAG = "MCP"
 _JSON = "application/json"
@@ -198,7 +199,7 @@ class McpHandler(GuardedHandler):
             return
         version = self.request.headers[protocol.VERSION_HEADER]
         call = Call(self.principal, True, version, self.form, self._chat())
-        await self._send(self._server.respond(message, call))
+        await self._send(message, call)
 
     async def _handshake(self, message: Message, version: str | None) -> None:
         protocol.check_handshake(message, version)
@@ -206,7 +207,7 @@ class McpHandler(GuardedHandler):
             asked = protocol.negotiate(message.params.get("protocolVersion"))
             connection = self._connections.begin(self.principal, asked)
             self.set_header(protocol.SESSION_HEADER, connection.id)
-            await self._send(self._server.respond(message, Call(self.principal, version=asked)))
+            await self._send(message, Call(self.principal, version=asked))
             return
         found = self._connection()
         if message.id is None:
@@ -216,7 +217,7 @@ class McpHandler(GuardedHandler):
         call = self._call(found, version)
         if found is not None:
             found.remember(message.id, call)
-        await self._send(self._server.respond(message, call))
+        await self._send(message, call)
 
     def _call(self, connection: Connection | None, version: str | None) -> Call:
         """A connection's state is its own; that of a shared one (SMG has one for all users) is nobody's."""
@@ -275,24 +276,25 @@ class McpHandler(GuardedHandler):
         by_kind = {_JSON: {_JSON, "application/*", "*/*"}, EVENT_STREAM: {EVENT_STREAM, "text/*", "*/*"}}
         return frozenset(kind for kind, names in by_kind.items() if names & kinds)
 
-    async def _send(self, messages: AsyncGenerator[JSON, None]) -> None:
-        """One JSON body when the response comes first and soon; else a stream of events."""
+    async def _send(self, message: Message, call: Call) -> None:
+        """Answer with one JSON body when the response comes first and soon; else a stream of events."""
+        messages = self._server.respond(message, call)
         accepted, has_begun = self._accepted, False
         interval = self.settings_.keepalive_interval if EVENT_STREAM in accepted else None
         following = asyncio.ensure_future(anext(messages))
         try:
             while True:
                 done, _ = await asyncio.wait({following}, timeout=interval)
-                message = following.result() if done else None
-                is_last = message is not None and "method" not in message
+                item = self._result_of(following, message, has_begun) if done else None
+                is_last = item is not None and "method" not in item
                 if is_last and not has_begun and _JSON in accepted:
-                    self.reply(message)
+                    self.reply(item)
                     return
                 if EVENT_STREAM in accepted:
                     if not has_begun:
                         begin_stream(self)
                     has_begun = True
-                    self.write(KEEPALIVE if message is None else encode(message))
+                    self.write(KEEPALIVE if item is None else encode(item))
                     await self.flush()
                 if is_last:
                     return
@@ -302,6 +304,16 @@ class McpHandler(GuardedHandler):
             following.cancel()
             await asyncio.wait({following})
             await messages.aclose()
+
+    @staticmethod
+    def _result_of(following: "asyncio.Future[JSON]", message: Message, has_begun: bool) -> JSON:
+        """What came; an error is an HTTP answer of its own, unless the stream has begun."""
+        try:
+            return following.result()
+        except RpcError as error:
+            if not has_begun:
+                raise
+            return error.as_json(message.id)
 
 
 class SmgHandler(McpHandler):
@@ -326,5 +338,5 @@ def make_routes(toolbox: Toolbox) -> list[URLSpec]:
     connections = Connections(McpServer(toolbox.services))
     return [
         URLSpec(path + "/?", handler, {"toolbox": toolbox, "route": path, "connections": connections})
-        for path, handler in (("/mcp", McpHandler), ("/mcp/smg", SmgHandler))
+        for path, handler in zip(PATHS, (McpHandler, SmgHandler), strict=True)
     ]

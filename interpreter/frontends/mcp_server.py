@@ -29,7 +29,9 @@ from .mcp_protocol import Message, RpcError
 from .mcp_tools import Form
 
 if TYPE_CHECKING:
+    from ..runs import ActiveRun, RecordedRun
     from ..sessions import Session
+    from ..workspace import Files
 
 SERVER_INFO: JSON = {
     "name": "jupyter-code-interpreter",
@@ -216,7 +218,7 @@ class McpServer:
                 await self.services.sessions.delete(call.principal, session.info.id)
             raise
 
-    async def _submit(self, read: Invocation, session: "Session", call: Call) -> Any:
+    async def _submit(self, read: Invocation, session: "Session", call: Call) -> "ActiveRun | RecordedRun":
         timeout = read.timeout
         if timeout is not None:
             timeout = min(timeout, self.services.settings.max_execute_timeout)
@@ -266,8 +268,10 @@ class McpServer:
 
     # -- resources ------------------------------------------------------------------------------
 
-    def _files(self, session_id: str, call: Call) -> Any:
-        return self.services.workspaces.files(self.services.sessions.get(call.principal, session_id))
+    def _files(self, session_id: str, call: Call) -> "Files":
+        session = self.services.sessions.get(call.principal, session_id)
+        self.services.sessions.touch(session)
+        return self.services.workspaces.files(session)
 
     async def _list_resources(self, message: Message, call: Call) -> JSON:
         """The files of the chat's session; without one there is nothing to list."""

@@ -7,6 +7,7 @@ plain text, as the model expects it. vLLM opens one stream per response and has 
 """
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -24,14 +25,14 @@ from .mcp import GuardedHandler, begin_stream, encode
 from .mcp_protocol import Message, RpcError
 from .mcp_server import Call, McpServer
 from .mcp_tools import Form
-from .origins import is_loopback
+from .origins import Origins, is_loopback
 
 CHAT_HEADER = "X-Chat-Id"
 """Keeps the session for all streams that have the same; vLLM's own X-Session-Id is new for each."""
 
+PATHS = ("/mcp/python/sse", "/mcp/python/messages")
+
 _TAG = "MCP"
-_PATH = "/mcp/python/sse"
-_POSTS = "/mcp/python/messages"
 _MAX_PENDING = 64
 _PROXIED = ("Forwarded", "X-Forwarded-For", "X-Real-Ip", "Via")
 _LOCAL = Principal("vllm_tool_server", "vLLM tool server", Role.RUN)
@@ -110,8 +111,9 @@ class Streams:
 
     async def _answer(self, stream: Stream, message: Message, call: Call, call_id: int | str) -> None:
         try:
-            async for answer in self.server.respond(message, call):
-                await stream.pending.put(answer)
+            async with contextlib.aclosing(self.server.respond(message, call)) as answers:
+                async for answer in answers:
+                    await stream.pending.put(answer)
         except RpcError as error:
             await stream.pending.put(error.as_json(call_id))
         finally:
@@ -126,14 +128,17 @@ class _StreamHandler(GuardedHandler):
         self._streams = streams
 
     async def _authenticate(self, operation: Operation | None) -> None:
-        headers = self.request.headers
-        is_direct = is_loopback(self.request.remote_ip or "") and not any(
-            name in headers for name in _PROXIED
-        )
-        if self.settings_.vllm_tool_server and is_direct and "Authorization" not in headers:
+        if self.settings_.vllm_tool_server and self._is_direct():
             self._principal, self.token_id = _LOCAL, _LOCAL.token_id
             return
         await super()._authenticate(operation)
+
+    def _is_direct(self) -> bool:
+        """Whether a program on this machine asks for itself, without a token."""
+        headers = self.request.headers
+        passed_on = any(name in headers for name in (*_PROXIED, "Authorization"))
+        named_so = Origins("127.0.0.1", frozenset()).allow(self.request.host, headers.get("Origin"))
+        return is_loopback(self.request.remote_ip or "") and named_so and not passed_on
 
 
 class StreamHandler(_StreamHandler):
@@ -200,8 +205,7 @@ class MessagesHandler(_StreamHandler):
 def make_routes(toolbox: Toolbox) -> list[URLSpec]:
     """The rules of this front end."""
     streams = Streams(McpServer(toolbox.services, info=_INFO, instructions=_INSTRUCTIONS))
-    rules = ((_PATH, StreamHandler), (_POSTS, MessagesHandler))
     return [
         URLSpec(path, handler, {"toolbox": toolbox, "route": path, "streams": streams})
-        for path, handler in rules
+        for path, handler in zip(PATHS, (StreamHandler, MessagesHandler), strict=True)
     ]

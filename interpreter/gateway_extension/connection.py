@@ -1,12 +1,18 @@
 """The gateway's websocket to a client: no delay, no rate limit, bounded, closed when the kernel ends."""
 
 import asyncio
-from typing import Any
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Protocol
 
 from jupyter_client.session import DELIM
-from jupyter_server.services.kernels.connection.base import serialize_msg_to_ws_v1
+from jupyter_server.services.kernels.connection.base import (
+    deserialize_msg_from_ws_v1,
+    serialize_msg_to_ws_v1,
+)
 from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
 from tornado import web
+from tornado.websocket import WebSocketClosedError
 from traitlets import Bool
 
 from .bounding import Backlog, Bounds, bounded_reply
@@ -17,7 +23,18 @@ KERNEL_ENDED = 4404
 KERNEL_DIED = "Kernel died"
 """``reason`` of the 404 for a websocket to a kernel that ended before it ever answered."""
 
+GATHER_DELAY = 0.005
+"""Seconds that what a busy kernel says may wait for what follows, to be sent in one write."""
+_GATHER_BYTES = 65536
+
 _V1_PROTOCOL = "v1.kernel.websocket.jupyter.org"
+
+
+class FrameWriter(Protocol):
+    """What a `KernelConnection` needs of the websocket's handler."""
+
+    def write_frames(self, messages: Sequence[bytes]) -> "asyncio.Future[None]":
+        """Send binary messages in one write. Raises WebSocketClosedError."""
 
 
 class KernelConnection(ZMQChannelsWebsocketConnection):
@@ -32,6 +49,8 @@ class KernelConnection(ZMQChannelsWebsocketConnection):
         self._bounds = Bounds()
         self._backlog = Backlog(self._bounds)
         self._unsent_bytes = 0
+        self._gathered: list[bytes] = []
+        self._timer: asyncio.TimerHandle | None = None
 
     async def prepare(self) -> None:
         """Waits for the kernel's first answer; a kernel that dies before it is a 404, at once."""
@@ -51,8 +70,6 @@ class KernelConnection(ZMQChannelsWebsocketConnection):
     def connect(self) -> Any:
         # Nagle's algorithm and delayed ACK together cost 40 ms per run
         self.websocket_handler.set_nodelay(True)
-        if self.kernel_manager.execution_state == "starting":
-            self.kernel_manager.execution_state = "idle"  # it answered `prepare`; upstream waits for this
         return super().connect()
 
     def nudge(self) -> Any:
@@ -70,10 +87,39 @@ class KernelConnection(ZMQChannelsWebsocketConnection):
         return self._write_message
 
     def _write_message(self, message: bytes | str, binary: bool = False) -> None:
-        size = len(message)
-        sending = asyncio.ensure_future(self.websocket_handler.write_message(message, binary=binary))
-        self._unsent_bytes += size
+        if isinstance(message, bytes) and binary:
+            self._gathered.append(message)
+            self._unsent_bytes += len(message)
+        else:
+            self._send_gathered()
+            self._unsent_bytes += len(message)
+            self._count_sent(self.websocket_handler.write_message(message), len(message))
 
+    def _send_gathered(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        messages, self._gathered = self._gathered, []
+        if messages:
+            size = sum(map(len, messages))
+            with suppress(WebSocketClosedError):  # `disconnect` is on its way
+                self._count_sent(self._handler.write_frames(messages), size)
+
+    def disconnect(self) -> None:
+        """The client is gone; what was gathered for it is kept with what is still to come."""
+        held, self._gathered = self._gathered, []
+        super().disconnect()  # type: ignore[no-untyped-call]
+        for frame in held:
+            channel, parts = deserialize_msg_from_ws_v1(frame)  # type: ignore[no-untyped-call]
+            self.multi_kernel_manager.keep_for_client(self.kernel_id, channel, parts)
+
+    @property
+    def _handler(self) -> "FrameWriter":
+        """Upstream's trait is of a class that can't write many messages at once; ours are `ChannelsHandler`."""
+        handler: FrameWriter = self.websocket_handler  # type: ignore[assignment]
+        return handler
+
+    def _count_sent(self, sending: "asyncio.Future[None]", size: int) -> None:
         def sent(future: asyncio.Future[None]) -> None:
             self._unsent_bytes -= size
             if not future.cancelled():
@@ -96,6 +142,14 @@ class KernelConnection(ZMQChannelsWebsocketConnection):
             else:
                 signature = self.session.sign(message[:4])
                 super().handle_outgoing_message(stream, [*outgoing_msg[:start], signature, *message])
+        self._send_soon(can_wait=channel == "iopub" and self.kernel_manager.execution_state == "busy")
+
+    def _send_soon(self, *, can_wait: bool) -> None:
+        """Sends what was gathered. While the kernel is busy more is to come, at the latest its reply."""
+        if not can_wait or sum(map(len, self._gathered)) > _GATHER_BYTES:
+            self._send_gathered()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(GATHER_DELAY, self._send_gathered)
 
     def on_restart_failed(self) -> None:
         """The kernel died: says how, then closes."""
@@ -109,6 +163,7 @@ class KernelConnection(ZMQChannelsWebsocketConnection):
 
     def end(self, reason: str) -> None:
         """Closes the websocket, with the code `KERNEL_ENDED`."""
+        self._send_gathered()
         self.websocket_handler.close(KERNEL_ENDED, reason)
 
     def _send_status(self, content: dict[str, Any]) -> None:

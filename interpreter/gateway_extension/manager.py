@@ -14,6 +14,7 @@ import zmq.asyncio
 from jupyter_client.ioloop.manager import AsyncIOLoopKernelManager
 from jupyter_client.kernelspec import KernelSpec, NoSuchKernel
 from jupyter_client.provisioning import KernelProvisionerFactory
+from jupyter_client.session import DELIM
 from jupyter_server._tz import utcnow
 from jupyter_server.prometheus.metrics import KERNEL_CURRENTLY_RUNNING_TOTAL
 from kernel_gateway.services.kernels.manager import SeedingMappingKernelManager
@@ -186,6 +187,12 @@ class AllKernelsManager(SeedingMappingKernelManager):  # type: ignore[misc]
             watch = partial(self.note_activity, kernel_id)
             self._kernel_buffers[kernel_id]["buffer"] = ReplayBuffer(Backlog(Bounds()), sign, watch)
 
+    def keep_for_client(self, kernel_id: str, channel: str, parts: Parts) -> None:
+        """Adds a message to what is buffered for a client that is away, if anything is."""
+        if kernel_id in self._kernel_buffers:
+            signature = self._kernels[kernel_id].session.sign(parts[:4])
+            self._kernel_buffers[kernel_id]["buffer"].append((channel, [DELIM, signature, *parts]))
+
     def start_watching_activity(self, kernel_id: str) -> None:
         """Begins to keep ``last_activity`` and ``execution_state``.
 
@@ -195,7 +202,7 @@ class AllKernelsManager(SeedingMappingKernelManager):  # type: ignore[misc]
         if self.buffer_offline_messages:
             kernel = self._kernels[kernel_id]
             kernel.reason = ""
-            kernel.last_activity = utcnow()  # type: ignore[no-untyped-call]
+            kernel.last_activity = utcnow()
         else:
             super().start_watching_activity(kernel_id)
 
@@ -207,7 +214,7 @@ class AllKernelsManager(SeedingMappingKernelManager):  # type: ignore[misc]
         is_active, state = activity(parts, self.track_message_type, kernel.execution_state)
         kernel.execution_state = state
         if is_active:
-            self.last_kernel_activity = kernel.last_activity = utcnow()  # type: ignore[no-untyped-call]
+            self.last_kernel_activity = kernel.last_activity = utcnow()
 
     def _handle_kernel_died(self, kernel_id: str) -> None:
         kernel = self._kernels.get(kernel_id)

@@ -19,7 +19,7 @@ def origin_of(message: Message) -> str | None:
 
 def _numbered(message: Message) -> tuple[str, int] | None:
     origin, _, number = message.msg_id.rpartition("_")
-    return (origin, int(number)) if "_" in origin and number.isdecimal() else None
+    return (origin, int(number)) if "_" in origin and number.isdecimal() and len(number) < 19 else None
 
 
 class MessageCount:
@@ -50,4 +50,6 @@ class MessageCount:
     @property
     def missing(self) -> int:
         """How many messages between the first and the last did not arrive."""
+        if not self._seen:
+            return 0
         return max(0, self._last - self._first + 1 - self._seen - self._unseen_replies)

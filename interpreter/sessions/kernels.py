@@ -14,6 +14,7 @@ from interpreter.sessions.session import Session
 
 log = logging.getLogger(__name__)
 
+LEAVE_TIMEOUT = 5.0  # seconds that a new kernel waits for the old one to leave the session's folder
 FRESH_KERNEL = "The kernel is a fresh one: earlier variables and imports are gone."
 
 
@@ -68,7 +69,7 @@ class SessionKernels:
         kernel, session.kernel = session.kernel, None
         session.fresh_kernel_reason = reason
         if kernel is not None:
-            self._background.spawn(kernel.shutdown())
+            session.leaving = self._background.spawn(kernel.shutdown())
             self._background.spawn(self._recorder.note_kernel(session.id, "kernel_died", reason))
 
     def prepare(self, session: Session) -> None:
@@ -132,6 +133,9 @@ class SessionKernels:
         return kernel
 
     async def _start(self, session: Session) -> Kernel:
+        if session.leaving is not None:  # two kernels must not work in one folder
+            await asyncio.wait({session.leaving}, timeout=LEAVE_TIMEOUT)
+            session.leaving = None
         return await self._find_lost(session) or await self._launcher.launch(session.info)
 
     async def _find_lost(self, session: Session) -> Kernel | None:
@@ -160,7 +164,7 @@ class SessionKernels:
                     await self._recorder.note_kernel(session.id, "kernel_restarted", kernel.id)
                     return kernel
             if kernel is not None:
-                self._background.spawn(kernel.shutdown())
+                session.leaving = self._background.spawn(kernel.shutdown())
             return await self._launch(session)
 
     async def _restart(self, kernel: Kernel) -> Kernel:

@@ -104,6 +104,11 @@ class SessionManager:
         self._slots.reserve(principal.token_id)
         session = Session(info, now, sandboxed=self._isolation.sandboxed)
         self._opening.add(session)
+        await self._opened(session)
+        return session
+
+    async def _opened(self, session: Session) -> None:
+        """Open the session; when the caller is cancelled meanwhile, it is ended again."""
         opening = self._background.spawn(self._open(session))
         try:
             await asyncio.shield(opening)
@@ -112,7 +117,6 @@ class SessionManager:
             if opening.done() and opening.exception() is None and not session.ended:
                 self._start_ending(session, "cancelled")
             raise
-        return session
 
     def get(self, principal: Principal, session_id: str) -> Session:
         """A live session of the principal's. Raises NotFoundError, SessionGoneError."""

@@ -25,6 +25,8 @@ class Session:
         """A kernel of the last service that may still live behind a gateway that did not answer."""
         self.making: asyncio.Task[Any] | None = None
         """What starts or restarts the kernel at present."""
+        self.leaving: asyncio.Task[None] | None = None
+        """The shutdown of the kernel before."""
         self.starting = False
         self.closed = False
         """Whether it gets no kernel any more: it has ended, or the service stops."""

@@ -13,6 +13,7 @@ import pytest
 from docs.generate import PAGES
 from interpreter.api.routes import ROUTES
 from interpreter.app import InterpreterApp
+from interpreter.frontends import PATHS
 from interpreter.settings import env_name, options
 
 ROOT = Path(__file__).parents[2]
@@ -88,7 +89,7 @@ def test_named_commands_exist(page: Path) -> None:
 
 @each_page
 def test_named_routes_exist(page: Path) -> None:
-    templates = [path.replace("{path}", ".+") for path, _ in ROUTES]
+    templates = [path.replace("{path}", ".+") for path in (*(path for path, _ in ROUTES), *PATHS)]
     patterns = [re.compile(re.sub(r"\{\w+\}", "[^/]+", path)) for path in templates]
     named = re.findall(r"(?<![\w.])(/v1/[\w/{}$.-]*)", re.sub(r"[\"'?].*", "", text_of(page)))
     named += re.findall(r"(?:8889|\$URL)(/[\w/{}$.-]*)", text_of(page))

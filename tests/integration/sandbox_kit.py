@@ -21,6 +21,7 @@ from interpreter.gateway_extension.sandbox.removal import remove_tree
 PROJECT = Path(__file__).parents[2]
 IS_ROOT = os.geteuid() == 0
 USER = 65534  # nobody
+DEFAULTS: dict[str, Any] = {}  # configuration of all kernels; tests of another mode set it for their module
 
 
 def kernel_python() -> str:
@@ -140,7 +141,7 @@ def boxed(
 ) -> Iterator[Boxed]:
     """A kernel in the sandbox, ready; ended when the block ends. ``private``: it is given no workspace."""
     with tempfile.TemporaryDirectory() as folder:
-        write_kernelspec(Path(folder), config or {}, argv)
+        write_kernelspec(Path(folder), DEFAULTS | (config or {}), argv)
         manager = KernelManager(
             kernel_name="boxed",
             kernel_spec_manager=KernelSpecManager(kernel_dirs=[folder], ensure_native_kernel=False),

@@ -18,7 +18,7 @@ from mcp.client.sse import sse_client
 from mcp.client.stdio import stdio_client
 from mcp_kit import LEGACY, MODERN, execute, mcp_client, text_of
 from node_tools import conformance, inspector
-from service_process import ServiceProcess
+from service_process import ServiceProcess, running_service
 
 BOTH = pytest.mark.parametrize("mode", [LEGACY, MODERN])
 PLOT = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.savefig('figure.png')\nplt.show()\n"
@@ -281,6 +281,27 @@ async def test_stdio_carries_calls_progress_and_cancellation(
         assert [run["status"] for run in runs] == ["ok", "cancelled", "ok"]
     gone = api.delete(f"/v1/sessions/{session_id}").status_code
     assert gone == (404 if mode == LEGACY else 204)
+
+
+def test_connection_goes_on_after_a_restart_of_the_service(tmp_path: Path) -> None:
+    def post(method: str, params: dict[str, Any], **headers: str) -> httpx.Response:
+        message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        sent = {"Accept": "application/json, text/event-stream", **headers}
+        with service.client() as client:
+            return client.post("/mcp", json=message, headers=sent)
+
+    call = {"name": "execute_python", "arguments": {"code": "open('kept.txt', 'a').write('x')"}}
+    with running_service(tmp_path) as service:
+        begun = post("initialize", {"protocolVersion": "2025-11-25"})
+        session = {"Mcp-Session-Id": begun.headers["Mcp-Session-Id"]}
+        first = post("tools/call", call, **session).json()["result"]
+        service.restart()
+        second = post("tools/call", call, **session).json()["result"]
+    ids = [result["structuredContent"]["session_id"] for result in (first, second)]
+    assert ids[0] == ids[1]
+    assert second["structuredContent"]["kernel_restarted"] is True
+    assert "restarted" in second["content"][0]["text"]
+    assert second["structuredContent"]["files"][0]["change"] == "modified"
 
 
 @pytest.mark.parametrize("version", sorted(GENERIC))

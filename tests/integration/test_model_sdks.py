@@ -13,7 +13,7 @@ CODE = json.dumps({"code": "x = 6 * 7\nprint('seen')\nx"})
 AGAIN = json.dumps({"code": "x + 1"})
 TURNS: Script = [[CODE], [AGAIN, AGAIN]]
 BROKEN: Script = [["{'code': "], [CODE]]
-WRONG: Script = [['{"script": "1"}'], [CODE]]
+WRONG: Script = [['{"timeout": 5}'], [CODE]]
 
 
 def run_tools(api: httpx.Client, calls: list[Any], session: str | None) -> tuple[list[Any], str]:

@@ -10,9 +10,9 @@ import httpx
 import pytest
 from service_process import ServiceProcess
 
-# Not checked: whether generated data that breaks the schema is refused with a certain status
-# (`negative_data_rejection` counts what frameworks may accept), and rate-limited timing.
-CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,response_headers_conformance"
+# A 500 is documented nowhere, so `status_code_conformance` finds it; the documented 502 to 504 are
+# right answers where a generated request is late (`not_a_server_error` would refuse them too).
+CHECKS = "status_code_conformance,content_type_conformance,response_schema_conformance,response_headers_conformance"
 
 
 @pytest.mark.timeout(180)
@@ -21,7 +21,6 @@ def test_every_route_answers_as_documented(
     service: ServiceProcess, api: httpx.Client, tmp_path: Path, role: str
 ) -> None:
     made = api.post("/v1/tokens", json={"name": f"schemathesis {role}", "role": role}).json()
-    # Code that generated runs may hold ends soon; a session that exists makes deep routes reachable.
     command = [
         str(Path(sys.executable).with_name("schemathesis")),
         "run",
@@ -32,16 +31,17 @@ def test_every_route_answers_as_documented(
         "--max-examples=4",
         "--mode=all",
         "--seed=1",
-        "--workers=2",
+        "--workers=1",
         "--request-timeout=30",
         "--exclude-path-regex=^/v1/tokens/\\{",
-        "--max-time=55",
+        "--max-time=25",
         "--no-color",
         f"--report-ndjson-path={tmp_path / 'report.ndjson'}",
     ]
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=170)
     assert done.returncode == 0, done.stdout[-12000:] + done.stderr[-2000:]
+    assert '"status_code":500' not in (tmp_path / "report.ndjson").read_text().replace(" ", "")
     for session in api.get("/v1/sessions", params={"limit": 100}).json()["data"]:
         api.delete(f"/v1/sessions/{session['id']}")
     assert json.loads(api.get("/readyz").text)["status"] == "ok"

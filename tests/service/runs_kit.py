@@ -20,6 +20,7 @@ from interpreter.models import Principal, Role, Run, RunRequest, RunStatus
 from interpreter.record import Recorder
 from interpreter.runs import ActiveRun, RecordedRun, RunManager, amendments, execute
 from interpreter.sessions import Session, SessionManager
+from interpreter.sessions import kernels as session_kernels
 from interpreter.settings import Settings
 from interpreter.workspace import Workspaces
 
@@ -86,6 +87,7 @@ async def quick() -> AsyncIterator[None]:
         patch.setattr(gateway_module, "DELETE_TIMEOUT", 0.5)
         patch.setattr(gateway_module, "DELETE_RETRY_DELAY", 0.02)
         patch.setattr(gateway_module, "SETTLE_TIMEOUT", 1.0)
+        patch.setattr(session_kernels, "LEAVE_TIMEOUT", 0.5)
         patch.setattr(execute, "INTERRUPT_INTERVAL", 0.2)
         patch.setattr(execute, "WAKE_DELAY", 0.05)
         patch.setattr(amendments, "FIRST_DELAY", 0.02)

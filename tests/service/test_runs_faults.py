@@ -244,3 +244,24 @@ async def test_after_a_restart_that_loses_messages_the_session_works(parts: Stac
     await parts.runs.restart(ALICE, session.id)
     run = await parts.run(session, "print hello")
     assert (run.status, run.folded.stdout, run.kernel_restarted) == (RunStatus.OK, "hello\n", False)
+
+
+async def test_the_new_kernel_starts_when_the_old_one_has_left(parts: Stack) -> None:
+    session = await misbehaving(parts, Manner.GOOD)
+    old = parts.kernel_of(session)
+    starts = parts.gateway.count("start")
+    parts.gateway.hold("delete")
+    assert (await parts.run(session, "exit")).status is RunStatus.KERNEL_DIED
+    await parts.gateway.reached("delete")
+    assert parts.gateway.count("start") == starts
+    parts.gateway.release("delete")
+    await works(parts, session, fresh=True)
+    assert parts.kernel_of(session) is not old
+
+
+async def test_an_old_kernel_that_does_not_leave_delays_the_new_one_only_for_a_while(parts: Stack) -> None:
+    session = await misbehaving(parts, Manner.HANGS_ON_DELETE)
+    with within(1):
+        assert (await parts.run(session, "exit")).status is RunStatus.KERNEL_DIED
+        await works(parts, session, fresh=True)
+    parts.gateway.release("delete")

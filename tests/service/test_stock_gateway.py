@@ -160,7 +160,8 @@ async def test_not_a_line_is_lost_when_the_line_is_cut(stock: Stock, tmp_path: P
 async def test_a_death_is_told_and_the_next_run_works(stock: Stock, tmp_path: Path, code: str) -> None:
     async with stack(tmp_path, target=stock.target) as parts:
         session = await parts.session()
-        run = await parts.run(session, f"print('last', flush=True)\n{code}")
+        # What ZeroMQ's thread has not sent yet dies with the kernel, so that gets time.
+        run = await parts.run(session, f"import time\nprint('last', flush=True)\ntime.sleep(0.5)\n{code}")
         assert (run.status, run.folded.stdout, run.kernel_restarted) == (
             RunStatus.KERNEL_DIED,
             "last\n",

@@ -7,11 +7,12 @@ to 0.8.8.
 from tornado.routing import URLSpec
 
 from ...api.base import Toolbox
-from . import execution, objects
-from .base import Front, LibreChatHandler, route
+from . import execution, objects, programmatic
+from .base import PREFIX, Front, LibreChatHandler, route
 
 ROUTES: tuple[tuple[str, type[LibreChatHandler]], ...] = (
     ("/exec", execution.ExecHandler),
+    ("/exec/programmatic", programmatic.ProgrammaticHandler),
     ("/upload", objects.UploadHandler),
     ("/upload/batch", objects.BatchUploadHandler),
     ("/files/{storage_id}", objects.FilesHandler),
@@ -22,6 +23,8 @@ ROUTES: tuple[tuple[str, type[LibreChatHandler]], ...] = (
     ("/health", objects.HealthHandler),
 )
 
+PATHS = (PREFIX, *(PREFIX + path for path, _ in ROUTES))
+
 
 def make_routes(toolbox: Toolbox) -> list[URLSpec]:
     """The rules of this front end. Raises SettingsError."""
@@ -29,4 +32,4 @@ def make_routes(toolbox: Toolbox) -> list[URLSpec]:
     return [route(path, handler, toolbox, front) for path, handler in ROUTES]
 
 
-__all__ = ["make_routes"]
+__all__ = ["PATHS", "make_routes"]

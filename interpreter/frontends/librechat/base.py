@@ -14,6 +14,7 @@ from .conversations import Conversations
 from .identity import Identifier, Identity, JwtVerifier
 from .requests import read_owner
 from .storage import Owner, Storages
+from .waiting import Programs
 
 PREFIX = "/librechat"
 TAG = "LibreChat"
@@ -27,6 +28,7 @@ class Front:
     identifier: Identifier
     storages: Storages
     conversations: Conversations
+    programs: Programs
 
     @classmethod
     def make(cls, toolbox: Toolbox) -> "Front":
@@ -34,7 +36,9 @@ class Front:
         services = toolbox.services
         storages = Storages(services)
         verifier = JwtVerifier.from_settings(services.settings)
-        return cls(Identifier(services.tokens, verifier), storages, Conversations(services, storages))
+        return cls(
+            Identifier(services.tokens, verifier), storages, Conversations(services, storages), Programs()
+        )
 
 
 class LibreChatHandler(BaseHandler):

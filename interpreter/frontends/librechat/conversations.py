@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _CHUNK = 1024**2  # bytes of a copy in memory
-_KEPT = 10_000  # sessions of which is remembered what was put there
+_KEPT = 10_000  # sessions that are remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +132,8 @@ class Conversations:
             ),
         )
         self._loose[session.id] = principal
+        if len(self._loose) > _KEPT:
+            self._loose.popitem(last=False)
         return session, True
 
     def _live(self, principal: Principal, session_id: str | None) -> "Session | None":

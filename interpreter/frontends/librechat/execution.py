@@ -36,7 +36,7 @@ class ExecHandler(LibreChatHandler, RunAnswers):
         language = await self.find_language(request)
         if language is None:
             return
-        prepared = await self.front.conversations.prepare(self.asker, request, language)
+        prepared = await self.get_ready(request, language)
         cell = cell_of(language.code, request.code, request.args)
         asked = RunRequest(cell, timeout=self.timeout_of(request))
         run = await self.wait_for(await self.services.runs.submit(self.principal, prepared.session, asked))
@@ -53,6 +53,14 @@ class ExecHandler(LibreChatHandler, RunAnswers):
         if language is None:
             self.reply(_unavailable(code, available_codes(specs)))
         return language
+
+    async def get_ready(self, request: ExecRequest, language: Language) -> Prepared:
+        """The session for the request's code, in which no program waits for a client that is gone."""
+        prepared = await self.front.conversations.prepare(self.asker, request, language)
+        for program in self.front.programs.take_forgotten(prepared.session.id):
+            reason = "Nobody answered its calls of tools."
+            await self.services.runs.cancel(self.principal, program.active.run.id, reason=reason)
+        return prepared
 
     def timeout_of(self, request: ExecRequest) -> float | None:
         """Seconds that the run may take; None for the service's default."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...api.jsonbody import has_surrogate
 from ...errors import InvalidRequestError
 from .storage import Owner
 
@@ -108,10 +109,11 @@ def _texts(body: Mapping[str, Any], name: str) -> tuple[str, ...]:
     value = body.get(name)
     if value is None:
         return ()
-    if isinstance(value, str):
-        return (value,)
-    if not isinstance(value, list) or not all(isinstance(item, str) and "\0" not in item for item in value):
+    value = [value] if isinstance(value, str) else value
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise InvalidRequestError(f"`{name}` must be a list of texts.", param=name)
+    if "\0" in (joined := "".join(value)) or has_surrogate(joined):
+        raise InvalidRequestError(f"`{name}` has a NUL or half of a surrogate pair.", param=name)
     return tuple(value)
 
 

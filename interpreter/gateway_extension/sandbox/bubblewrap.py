@@ -72,6 +72,7 @@ class HeldProcess:
     ) -> None:
         self.process = process
         self.stderr_fd = stderr_fd
+        self.stderr_write_fd = -1  # for a kernel that comes from elsewhere
         self.init = -1
         self.init_fd = -1
         self._status_fd = status_fd
@@ -112,7 +113,7 @@ class HeldProcess:
 
     def close(self) -> None:
         """Close our descriptors (the process must have ended, or be meant to)."""
-        for name in ("_status_fd", "_block_fd", "stderr_fd", "init_fd"):
+        for name in ("_status_fd", "_block_fd", "stderr_fd", "stderr_write_fd", "init_fd"):
             fd, value = getattr(self, name), -1
             setattr(self, name, value)
             if fd >= 0:
@@ -145,7 +146,15 @@ class Terms:
     rlimits: Sequence[tuple[int, int]] = ()
 
 
-def start_held(box: Box, terms: Terms) -> HeldProcess:
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Descriptors for a program that is not the kernel, but stands for one that is forked into the sandbox."""
+
+    stdin: int
+    stdout: int
+
+
+def start_held(box: Box, terms: Terms, ends: Ends | None = None) -> HeldProcess:
     """Start bubblewrap with ``box``; its program waits for `HeldProcess.go`.
 
     Call it from a thread that lives as long as the sandbox may: the sandbox ends with that thread.
@@ -173,16 +182,19 @@ def start_held(box: Box, terms: Terms) -> HeldProcess:
         plan_fd = give(memory_file("plan", json.dumps(plan).encode()))
         process = subprocess.Popen(  # noqa: S603
             [sys.executable, "-I", "-S", LAUNCHER, str(plan_fd)],
-            stdin=subprocess.DEVNULL,
-            stdout=errors_there,
+            stdin=subprocess.DEVNULL if ends is None else ends.stdin,
+            stdout=errors_there if ends is None else ends.stdout,
             stderr=errors_there,
             env={},
             pass_fds=given,
             cwd="/",
         )
         ours.pop_all()  # nothing failed: they are the process's now
+        held = HeldProcess(process, status, block, errors)
+        if ends is not None:
+            held.stderr_write_fd = os.dup(errors_there)
     os.set_blocking(errors, False)
-    return HeldProcess(process, status, block, errors)
+    return held
 
 
 def _plan(

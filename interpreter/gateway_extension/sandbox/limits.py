@@ -92,6 +92,10 @@ class Limits:
             pairs.append((resource.RLIMIT_CPU, math.ceil(self.cpu_seconds) + 1))
         return pairs
 
+    def process_rlimits(self) -> list[tuple[int, int]]:
+        """For a process in a user namespace of the sandbox's own, where this counts the sandbox only."""
+        return [(resource.RLIMIT_NPROC, self.max_processes)]
+
     def threads(self) -> int | None:
         """How many threads numeric libraries should start; None: leave it to them."""
         return max(1, math.ceil(self.cpu_quota)) if self.cpu_quota else None

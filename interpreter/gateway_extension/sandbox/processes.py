@@ -15,10 +15,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _TMPFS_PATHS = ("tmp", "home/user", "dev/shm")
 
 
-def tree(init: int) -> list[int]:
-    """The sandbox's first process and its descendants: orphans become children of the first one."""
+def tree(*roots: int) -> list[int]:
+    """The sandbox's first process and its descendants: orphans become children of the first one.
+
+    A kernel that was forked into the sandbox is no descendant, and so a second root.
+    """
     found: list[int] = []
-    waiting = [init]
+    waiting = [*roots]
     while waiting and len(found) < MAX_PROCESSES:
         pid = waiting.pop()
         found.append(pid)

@@ -25,6 +25,7 @@ from .cgroups import Parents, find_parents, sweep_groups
 from .command import WORKSPACE, Bind, Box, box_files
 from .environment import kernel_environment, masked_proc_files, program_roots, system_binds
 from .folders import KernelFolder, close_instances, default_runtime_dir, instance
+from .forking import Forking
 from .limits import Limits, size_text
 from .options import DEFAULT_LIMITS, SandboxOptions
 from .probe import advice, probe, uid_folder
@@ -32,12 +33,16 @@ from .proxy import PORT
 from .sandbox import Network, Place, Sandbox
 from .uids import NoUidLeftError, UidPool
 from .workspace import WorkspaceError, check_workspace, give_to, may_take_over
+from .zygote import ForkCommand, ZygoteError, find_zygote, stop_zygotes
 
 SOCKET_POLL = 0.01
+WORKSPACE_POLL = 0.05
+WORKSPACE_TIMEOUT = 10.0  # seconds for the kernel before to let go of the workspace
 FIRST_PORT = 40001  # of kernels that know TCP only; each sandbox has all ports to itself
 _PORTS = ("shell_port", "iopub_port", "stdin_port", "hb_port", "control_port")
 
 atexit.register(close_instances)
+atexit.register(stop_zygotes)  # runs before the above, which removes their folders
 
 
 class BubblewrapProvisioner(SandboxOptions):
@@ -101,6 +106,8 @@ class BubblewrapProvisioner(SandboxOptions):
         workspace = check_workspace(cwd, root=self.workspace_root, runtime_dir=runtime_dir) if cwd else None
         folder = own.kernel_folder()
         try:
+            if workspace:
+                await self._wait_for_workspace(workspace, runtime_dir)
             place = self._make_place(folder, workspace, runtime_dir)
             await asyncio.to_thread(self._give_workspace, place)
         except BaseException:
@@ -115,6 +122,18 @@ class BubblewrapProvisioner(SandboxOptions):
         sweep_groups(find_parents(), dead)
         if os.geteuid() == 0:
             UidPool(uid_folder(runtime_dir), *self.uid_range).sweep()
+
+    async def _wait_for_workspace(self, workspace: str, runtime_dir: str) -> None:
+        """A kernel that died, or is being replaced, lets go of its folder a little later."""
+        if os.geteuid() != 0:
+            return
+        pool = UidPool(uid_folder(runtime_dir), *self.uid_range)
+        owner = os.stat(workspace, follow_symlinks=False).st_uid
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(WORKSPACE_TIMEOUT):
+                while owner in pool and pool.is_taken(owner):
+                    # A file lock can only be waited for without end.
+                    await asyncio.sleep(WORKSPACE_POLL)
 
     def _make_place(self, folder: KernelFolder, workspace: str | None, runtime_dir: str) -> Place:
         path = Path(workspace) if workspace else folder.private_workspace
@@ -172,7 +191,9 @@ class BubblewrapProvisioner(SandboxOptions):
             probed = await asyncio.to_thread(probe)
             if not probed.ok:
                 raise SandboxUnavailableError(probed.reason or "the sandbox does not work here")
-            await self._start(sandbox, self._box(cmd, place, kwargs["env"], proc=probed.proc))
+            box = self._box(cmd, place, kwargs["env"], proc=probed.proc)
+            sandbox.forking = await self._forking(box, place)
+            await self._start(sandbox, box)
         except SandboxUnavailableError as error:
             await self._give_up()
             raise SandboxUnavailableError(f"{error}. {advice(str(error))}") from error
@@ -180,6 +201,22 @@ class BubblewrapProvisioner(SandboxOptions):
             await self._give_up()
             raise
         return self.connection_info
+
+    async def _forking(self, box: Box, place: Place) -> Forking | None:
+        """How to fork this kernel; None when it has to be started."""
+        if not self.fork_server:
+            return None
+        command = ForkCommand.find(box.argv, box.env, self.fork_server_imports)
+        if command is None:
+            self.log.info("This kernel is started, not forked: its command or its variables ask for that")
+            return None
+        folder = place.folder.path.parent / "z"
+        try:
+            zygote = await asyncio.to_thread(find_zygote, command.origin, folder)
+        except ZygoteError as error:
+            self.log.warning("Kernels are started, not forked: %s", error)
+            return None
+        return Forking(zygote, command, self._limits.threads())
 
     async def _give_up(self) -> None:
         """After a failed start: leave nothing, but what a kernel that ran before may be restarted with."""

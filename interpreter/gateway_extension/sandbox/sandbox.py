@@ -18,6 +18,7 @@ from .helper import Helper
 from .limits import Limits
 from .proxy import Rule
 from .uids import UidLease
+from .forking import Forking
 from .watchdog import Watchdog, Watched
 
 NETWORK_POLICIES = ("none", "allowlist", "full")
@@ -75,10 +76,12 @@ class Sandbox:
     parents: Parents
     name: str
     relayed: dict[str, int] = field(default_factory=dict)  # socket of the host → TCP port of the kernel
+    forking: Forking | None = None  # None: the kernel is started, not forked
     death_reason: str | None = None  # why the watchdog ended it
     oom_kills: int = 0  # processes that the system ended for want of memory; known at the end
     ended: threading.Event = field(default_factory=threading.Event)
     _held: HeldProcess | None = None
+    _terms: Terms = Terms(None)
     _cgroup: ControlGroup | None = None
     _helpers: list[Helper] = field(default_factory=list)
     _watchdog: Watchdog | None = None
@@ -88,12 +91,15 @@ class Sandbox:
         """Start bubblewrap; the kernel itself waits. From the thread that the kernel's life hangs on."""
         if self.parents.version:
             self._cgroup = ControlGroup(self.parents, self.name, self.limits)
-        terms = Terms(
+        terms = self._terms = Terms(
             uid=self.place.drop_to,
             cgroup_procs=self._cgroup.procs_files if self._cgroup is not None else (),
             rlimits=self.limits.rlimits(own_uid=self.place.lease is not None),
         )
-        self._held = start_held(box, terms)
+        if self.forking is None:
+            self._held = start_held(box, terms)
+        else:
+            self._held = self.forking.start_held(box, terms)
         return self._held.process
 
     def release_hold(self) -> None:
@@ -120,10 +126,21 @@ class Sandbox:
             self.limits,
             self._cgroup,
             self.place.uid,
+            self._roots,
         )
         self._watchdog = Watchdog(watched, self._on_end)
         self._watchdog.start()
         held.go()
+        if self.forking is not None:
+            inside = () if self.place.lease is not None else self.limits.process_rlimits()
+            self.forking.fork(held, self._terms, inside)
+
+    def _roots(self) -> list[int]:
+        held, forking = self._held, self.forking
+        roots = [held.init] if held is not None else []
+        if forking is not None and forking.kernel is not None and forking.kernel.is_alive():
+            roots.append(forking.kernel.pid)
+        return roots
 
     def _start_helpers(self, init: int) -> None:
         uid = self.place.drop_to
@@ -145,6 +162,9 @@ class Sandbox:
             return
         if number == signal.SIGKILL:
             self.kill()
+            return
+        if self.forking is not None:
+            self.forking.signal(number)
             return
         # --new-session made the first process a group leader; it ignores what it has no handler for,
         # the kernel and its children get it. Never a group that is not the sandbox's.
@@ -201,6 +221,8 @@ class Sandbox:
         else:
             self._on_end(None)
         held.close()
+        if self.forking is not None:
+            self.forking.close()
         for fd in self._fds:
             os.close(fd)
         self._fds = []

@@ -50,6 +50,13 @@ class UidPool:
         """That very uid, or None while somebody has it."""
         return self._lock(uid) if uid in self else None
 
+    def is_taken(self, uid: int) -> bool:
+        """Whether somebody has that uid now."""
+        lease = self.find(uid)
+        if lease is not None:
+            lease.release()
+        return lease is None
+
     def acquire(self) -> UidLease:
         """Any free uid. Raises `NoUidLeftError`."""
         for uid in self._candidates():

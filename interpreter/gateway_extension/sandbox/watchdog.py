@@ -9,7 +9,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from . import processes
@@ -39,6 +39,7 @@ class Watched:
     limits: Limits
     cgroup: ControlGroup | None
     uid: int
+    roots: Callable[[], Sequence[int]]  # of its processes: `init`, and a kernel forked into the sandbox
 
 
 class Watchdog:
@@ -120,7 +121,7 @@ class Watchdog:
         counts_memory = cgroup is not None and "memory" in cgroup.controllers
         if not counts_memory or (limits.cpu_seconds and cpu is None):
             init = self._watched.init
-            pids = processes.tree(init)
+            pids = processes.tree(*self._watched.roots())
             cpu = processes.cpu_seconds(pids) if cpu is None else cpu
             if not counts_memory and processes.memory_exceeds(pids, init, limits.memory_bytes):
                 return f"out of memory (limit {size_text(limits.memory_bytes)})"
@@ -165,7 +166,7 @@ class Watchdog:
             return (
                 f"too many or too deeply nested files in the workspace (limit {limits.max_workspace_files})"
             )
-        pids = processes.tree(watched.init)
+        pids = processes.tree(*watched.roots())
         devices = {os.fstat(fd).st_dev for fd in (watched.workspace_fd, watched.sockets_fd)}
         hidden = processes.unlinked_bytes(pids, devices)
         return self._check_space(Usage(usage.size + hidden, usage.files), pids, limits)

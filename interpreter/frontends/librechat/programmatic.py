@@ -1,0 +1,132 @@
+"""``/exec/programmatic``: runs code that calls the client's tools."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import ClassVar
+
+from ...api.operations import Access, Answer, Operation
+from ...errors import InterpreterError, InvalidRequestError
+from ...kernel_files import KernelWorkspaces
+from ...models import JSON, RunRequest, new_id
+from . import programs
+from .base import JSON_TYPE, TAG
+from .execution import ExecHandler
+from .requests import as_object, read_exec
+from .waiting import Program
+
+_FOLDER = ".librechat"
+
+
+class ProgrammaticHandler(ExecHandler):
+    """``/librechat/exec/programmatic``"""
+
+    operations: ClassVar = {
+        "POST": Operation(
+            "librechatProgrammatic",
+            "Run code that calls LibreChat's tools",
+            TAG,
+            {200: Answer("Calls to make, or the result.", {JSON_TYPE: None})},
+            Access.RUN,
+        )
+    }
+
+    async def do_post(self) -> None:
+        body = as_object(self.parse_body())
+        continuation = programs.read_continuation(body)
+        if continuation is None:
+            program = await self._start(body)
+        else:
+            program = self.front.programs.take(self.principal.token_id, continuation.token)
+            await self._give(program, continuation.results)
+        if program is not None:
+            await self._advance(program)
+
+    async def _start(self, body: Mapping[str, object]) -> Program | None:
+        request = read_exec(body, lang="py")
+        tools = programs.read_tools(body)
+        language = await self.find_language(request)
+        if language is None:
+            return None
+        if language.code not in ("py", "bash"):
+            raise InvalidRequestError("Tools can be called by py and bash only.", param="lang")
+        if tools and isinstance(self.services.workspaces, KernelWorkspaces):
+            raise InvalidRequestError(
+                "Results can't reach code that runs on a gateway whose disk is not shared.",
+                code="stateful_workspace_unsupported",
+            )
+        folder = f"{_FOLDER}/{new_id()}"
+        cell = programs.program_of(language.code, request.code, tools, folder)
+        prepared = await self.get_ready(request, language)
+        longest = self.settings_.max_execute_timeout
+        active = await self.services.runs.submit(
+            self.principal, prepared.session, RunRequest(cell, timeout=longest)
+        )
+        limit = self.timeout_of(request) or self.settings_.execute_timeout
+        return Program(active, request, language, prepared, folder, limit)
+
+    async def _give(self, program: Program, results: Mapping[str, JSON]) -> None:
+        """Let the code have the results that it waits for."""
+        program.batches += 1
+        path = f"{program.folder}/{program.batches}.json"
+        try:
+            upload = await self.services.workspaces.begin_upload(program.prepared.session)
+            try:
+                await upload.write(json.dumps(dict(results)).encode())
+                await upload.commit(path)
+            finally:
+                upload.discard()
+        except InterpreterError:
+            await self.services.runs.cancel(self.principal, program.active.run.id)
+            raise
+
+    async def _advance(self, program: Program) -> None:
+        """Answer with the next calls, or with how the code ended."""
+        try:
+            async with asyncio.timeout(program.limit):
+                calls = await self._next_calls(program)
+        except TimeoutError:
+            reason = f"The code took longer than its timeout of {program.limit:g} seconds."
+            await self.services.runs.cancel(self.principal, program.active.run.id, reason=reason)
+            await self._finish(program, error="Time limit exceeded")
+            return
+        except asyncio.CancelledError:
+            await self._cancel(program.active)
+            raise
+        if calls:
+            token = self.front.programs.put(self.principal.token_id, program)
+            self.reply(
+                {
+                    "status": "tool_call_required",
+                    "continuation_token": token,
+                    "session_id": program.prepared.session.id,
+                    "tool_calls": calls,
+                }
+            )
+        else:
+            await self._finish(program)
+
+    async def _next_calls(self, program: Program) -> list[JSON]:
+        """The calls of tools that come next; none when the code has ended."""
+        async for event in program.active.events(program.seen):
+            program.seen = event.id
+            if calls := programs.calls_of(event):
+                return calls
+        return []
+
+    async def _finish(self, program: Program, error: str | None = None) -> None:
+        run = await self.wait_for(program.active)
+        await self._clear(program)
+        body = await self.show(run, program.request, program.language, program.prepared)
+        body = programs.final_answer(run, body)
+        self.reply({**body, "error": error, "status": "error"} if error else body)
+
+    async def _clear(self, program: Program) -> None:
+        """Delete the results that the code has read."""
+        files = self.services.workspaces.files(program.prepared.session)
+        paths = [f"{program.folder}/{number}.json" for number in range(1, program.batches + 1)]
+        for path in (*paths, program.folder) if paths else ():
+            try:
+                await files.delete(path)
+            except InterpreterError:
+                return  # the code changed its folder; what is left goes with the session

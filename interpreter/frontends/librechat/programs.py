@@ -1,0 +1,166 @@
+"""Programmatic tool calling: code whose functions are the client's tools. Pure.
+
+The code runs once and waits where it calls a tool; ``kernel_side.py`` stands at the head of its cell.
+"""
+
+import keyword
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from ...errors import InvalidRequestError
+from ...events import RunEvent
+from ...models import JSON, Run, RunStatus
+
+MIME = "application/vnd.interpreter.tool-calls+json"
+PATIENCE = 300.0  # seconds that the code waits for the results of tools
+MAX_TOOLS = 500
+
+_BASH_RESERVED = frozenset(
+    {
+        *(
+            "if",
+            "then",
+            "else",
+            "elif",
+            "fi",
+            "case",
+            "esac",
+            "for",
+            "select",
+            "while",
+            "until",
+            "do",
+            "done",
+        ),
+        *("in", "function", "time", "coproc", "return", "exit", "break", "continue", "shift", "export"),
+        *("readonly", "local", "declare", "typeset", "unset", "alias", "unalias", "source", "echo", "printf"),
+        *("read", "cd", "pwd", "kill", "trap", "wait", "eval", "exec", "jobs", "bg", "fg", "set", "let"),
+        *("test", "true", "false"),
+    }
+)
+_BASH_HEAD = """\
+_tool_call() {
+    local box input=${2-}
+    [ -n "$input" ] || input='{}'
+    box=$(mktemp -d "$TOOL_CALLS/XXXXXXXXXXXX") || return 1
+    printf '%s' "$1" > "$box/name"
+    printf '%s' "$input" > "$box/input"
+    mv "$box" "$box.call"
+    until [ -e "$box.call/status" ]; do sleep 0.03; done
+    if [ "$(cat "$box.call/status")" = 0 ]; then
+        cat "$box.call/result"
+    else
+        printf '%s: %s\\n' "$1" "$(cat "$box.call/result")" >&2
+        return 1
+    fi
+}
+"""
+_ERRORS = {
+    RunStatus.TIMEOUT: "Time limit exceeded",
+    RunStatus.KERNEL_DIED: "Out of memory",
+    RunStatus.CANCELLED: "Execution failed or timed out",
+    RunStatus.INTERRUPTED: "Execution failed or timed out",
+    RunStatus.ABORTED: "Execution failed or timed out",
+}
+"""Sentences that the client passes on to its model, by status; it passes on no others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """The results of the tools that an earlier answer asked for."""
+
+    token: str
+    results: Mapping[str, JSON]
+
+
+def read_tools(body: Mapping[str, Any]) -> list[str]:
+    """The names of the tools that the code may call. Raises InvalidRequestError."""
+    tools = body.get("tools")
+    if tools is None:
+        return []
+    if not isinstance(tools, list) or len(tools) > MAX_TOOLS:
+        raise InvalidRequestError(f"`tools` must be a list of at most {MAX_TOOLS} tools.", param="tools")
+    names = [tool.get("name") if isinstance(tool, dict) else None for tool in tools]
+    if not all(isinstance(name, str) and name and name.isprintable() for name in names):
+        raise InvalidRequestError("Each of `tools` needs a `name`.", param="tools")
+    return [name for name in dict.fromkeys(names) if name is not None]
+
+
+def read_continuation(body: Mapping[str, Any]) -> Continuation | None:
+    """The continuation that a body is; None when it starts a program. Raises InvalidRequestError."""
+    token = body.get("continuation_token")
+    if token is None:
+        return None
+    results = body.get("tool_results", [])
+    if not isinstance(token, str) or not isinstance(results, list):
+        raise InvalidRequestError("`continuation_token` is text and `tool_results` a list.")
+    kept = {item["call_id"]: item for item in results if isinstance(item, dict) and "call_id" in item}
+    if not all(isinstance(call_id, str) for call_id in kept):
+        raise InvalidRequestError("Each of `tool_results` needs a `call_id`.", param="tool_results")
+    return Continuation(token, kept)
+
+
+def program_of(code: str, text: str, tools: Sequence[str], folder: str) -> str:
+    """The cell that runs the client's code; results of tools come to ``folder`` of the workspace."""
+    functions = _functions(code, tools)
+    head = resources.files(__package__).joinpath("kernel_side.py").read_text("utf-8")
+    head += f"\n\n_tool_calls = _ToolCalls({folder!r}, {PATIENCE!r})\n"
+    if code == "bash":
+        stubs = [f'{name}() {{ _tool_call {_quoted(tool)} "$@"; }}\n' for name, tool in functions.items()]
+        return f"{head}await _tool_calls.bash({_literal(_BASH_HEAD + ''.join(stubs) + text)})\n"
+    stubs = [f"{name} = _tool_calls.function({tool!r})\n" for name, tool in functions.items()]
+    return f"{head}{''.join(stubs)}\n{text}"
+
+
+def calls_of(event: RunEvent) -> list[JSON]:
+    """The calls of tools that an event of the run is; none for most."""
+    output = event.data.get("output") if event.kind == "output" else None
+    shown = output.get("data", {}).get(MIME) if isinstance(output, dict) else None
+    calls = shown.get("calls") if isinstance(shown, dict) else None
+    return [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+
+
+def final_answer(run: Run, body: JSON) -> JSON:
+    """The last answer of a program. Code that raised is completed: what it printed must be seen."""
+    error = _ERRORS.get(run.status)
+    if error is not None:
+        return {**body, "status": "error", "error": error}
+    return {**body, "status": "completed"}
+
+
+def _functions(code: str, tools: Sequence[str]) -> dict[str, str]:
+    """The tools by the name of their function. InvalidRequestError when two have the same."""
+    functions: dict[str, str] = {}
+    for tool in tools:
+        name = _bash_name(tool) if code == "bash" else _python_name(tool)
+        if name in functions:
+            raise InvalidRequestError(
+                f"The tools '{functions[name]}' and '{tool}' have the same function name.", param="tools"
+            )
+        functions[name] = tool
+    return functions
+
+
+def _python_name(tool: str) -> str:
+    name = re.sub(r"[^a-zA-Z0-9_]", "", re.sub(r"[-\s]", "_", tool))
+    name = f"_{name}" if name[:1].isdigit() else name
+    return f"{name}_tool" if keyword.iskeyword(name) or name == "_tool_calls" else name or "tool"
+
+
+def _bash_name(tool: str) -> str:
+    name = re.sub(r"[^a-zA-Z0-9_]", "", re.sub(r"[-\s.]", "_", tool))
+    name = f"_{name}" if name[:1].isdigit() else name
+    return f"{name}_tool" if name in _BASH_RESERVED or name == "_tool_call" else name or "tool"
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def _literal(script: str) -> str:
+    """A Python literal of the script, as it is where that is possible: people read it in the record."""
+    script = script if script.endswith("\n") else f"{script}\n"
+    return repr(script) if "'''" in script or "\r" in script or "\0" in script else f"r'''{script}'''"

@@ -1,0 +1,347 @@
+"""The gateway's side of the fork server: starts zygotes, asks them for kernels, notices when they die.
+
+A zygote serves all kernels of one Python, one set of its options and one list of modules. It is started with
+the first of them, and anew after it has died; kernels that it made live on.
+"""
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .bubblewrap import SandboxError, memory_file
+
+MAIN = str(Path(__file__).with_name("zygote_main.py"))
+START_TIMEOUT = 60.0  # the first one may have to build matplotlib's font list
+FORK_TIMEOUT = 20.0
+RETRY_AFTER = 30.0  # seconds: a zygote that could not start is not tried again before
+UNKNOWN_EXIT = 255  # of a kernel that outlived its zygote: nobody can say
+NS_GET_USERNS = 0xB701
+NAMESPACES = ("cgroup", "ipc", "uts", "net", "pid", "mnt", "user")
+SIGNAL_PROCESS_GROUP = 1 << 2  # of pidfd_send_signal, since Linux 6.9
+IMPORTS = (
+    "ipykernel.kernelapp",
+    "ipykernel.ipkernel",
+    "ipykernel.zmqshell",
+    "ipykernel.debugger",
+    "tornado.platform.asyncio",
+    "sqlite3",
+    "IPython.core.debugger",
+    "IPython.core.completerlib",
+    "IPython.core.logger",
+    "IPython.extensions.storemagic",
+    "numpy",
+    "pandas",
+    "matplotlib.pyplot",
+    "matplotlib.backends.backend_agg",
+)
+
+_log = logging.getLogger(__name__)
+
+
+class ZygoteError(SandboxError):
+    """The fork server does not work here; kernels have to be started the slow way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Which zygote a kernel can come from."""
+
+    python: str
+    options: tuple[str, ...]
+    imports: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ForkCommand:
+    """A kernel's command as the zygote needs it: ``python OPTIONS -m MODULE ARGUMENTS``."""
+
+    origin: Origin
+    module: str
+    argv: tuple[str, ...]
+
+    @classmethod
+    def find(
+        cls, command: Sequence[str], env: Mapping[str, str], imports: Sequence[str]
+    ) -> "ForkCommand | None":
+        """None when this command can't be had by a fork: no ``-m``, or variables that act at the start."""
+        at = next((n for n, word in enumerate(command) if n and not word.startswith("-X")), 0)
+        if command[at : at + 1] != ["-m"] or len(command) < at + 2 or not os.path.isabs(command[0]):
+            return None
+        if any(_acts_at_start(name) for name in env):
+            return None
+        origin = Origin(command[0], tuple(command[1:at]), tuple(imports))
+        return cls(origin, command[at + 1], (command[0], *command[at + 2 :]))
+
+
+def _acts_at_start(name: str) -> bool:
+    """Whether only a new process would follow this variable."""
+    if name.startswith(("LD_", "MALLOC_", "GLIBC_TUNABLES")):
+        return True
+    return name.startswith("PYTHON") and name not in ("PYTHONPATH", "PYTHONSTARTUP")
+
+
+def _ended(handles: Sequence[int], timeout: float | None = None) -> list[int]:
+    """Those pidfds whose process has ended; ``timeout`` in seconds, None: wait for one."""
+    waiting = select.poll()  # select() knows no descriptors above 1023
+    for handle in handles:
+        waiting.register(handle, select.POLLIN)
+    return [handle for handle, _ in waiting.poll(None if timeout is None else timeout * 1000)]
+
+
+@dataclass(slots=True)
+class ForkedKernel:
+    """A kernel that a zygote made: a pid of this host, and its pidfd."""
+
+    pid: int
+    handle: int
+
+    def is_alive(self) -> bool:
+        """Whether it runs (then ``pid`` is its own)."""
+        return self.handle >= 0 and not _ended([self.handle], 0)
+
+    def signal_group(self, number: int) -> None:
+        """Send a signal to it and the children in its process group."""
+        if not self.is_alive():
+            return
+        with contextlib.suppress(ProcessLookupError):
+            if os.getpgid(self.pid) != self.pid:  # it has not made its own group yet
+                return
+            try:
+                signal.pidfd_send_signal(self.handle, number, None, SIGNAL_PROCESS_GROUP)
+            except OSError:
+                os.killpg(self.pid, number)
+
+    def close(self) -> None:
+        """Close the pidfd."""
+        handle, self.handle = self.handle, -1
+        if handle >= 0:
+            os.close(handle)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a fork has to go: the sandbox's first process, its plan, and descriptors for it."""
+
+    init: int
+    plan: dict[str, object]
+    stderr: int
+    code: int
+    groups: Sequence[str]
+
+
+class Zygote:
+    """One zygote process; `fork` makes kernels. Ends with `stop` or with this process."""
+
+    def __init__(self, origin: Origin, folder: Path) -> None:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        self._origin = origin
+        self._log_file = folder / "log"
+        self._kernels: dict[int, int] = {}  # pidfd → pipe for the exit code
+        self._stopped = self._told_ends = False
+        self._lock = threading.Lock()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control = ours
+        with theirs, open(self._log_file, "wb") as log:
+            self._process = subprocess.Popen(  # noqa: S603
+                [origin.python, *origin.options, "-s", MAIN, str(theirs.fileno()), *origin.imports],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=_environment(folder),
+                pass_fds=[theirs.fileno()],
+                cwd=folder,
+                start_new_session=True,
+            )
+        self._pidfd = os.pidfd_open(self._process.pid)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None
+
+    def wait_until_ready(self) -> None:
+        """Wait for it to have imported everything. Raises `ZygoteError`."""
+        self._control.settimeout(START_TIMEOUT)
+        try:
+            answer = self._control.recv(65536)
+        except OSError as error:
+            answer = b""
+            _log.debug("no answer of the zygote", exc_info=error)
+        if not answer:
+            self.stop()
+            text = self._log_file.read_text(errors="replace").strip().splitlines()
+            raise ZygoteError(f"the fork server did not start: {text[-1] if text else 'it said nothing'}")
+        for name in json.loads(answer)["missing"]:
+            _log.info("The fork server has no module %s: each kernel imports it for itself", name)
+        threading.Thread(target=self._watch, name="zygote-watch", daemon=True).start()
+
+    def fork(self, target: Target) -> ForkedKernel:
+        """Have a kernel made in a sandbox. Blocks; raises `ZygoteError`."""
+        with contextlib.ExitStack() as stack:
+            names, fds = _descriptors(target, stack)
+            reply, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            stack.enter_context(reply)
+            with theirs:
+                try:
+                    message = json.dumps({"fds": ["reply", *names]}).encode()
+                    socket.send_fds(self._control, [message], [theirs.fileno(), *fds])
+                except OSError as error:
+                    raise ZygoteError("the fork server has ended") from error
+            reply.settimeout(FORK_TIMEOUT)
+            try:
+                answer, handles, _, _ = socket.recv_fds(reply, 65536, 1)
+            except OSError as error:
+                raise ZygoteError("the fork server did not answer in time") from error
+        content = json.loads(answer) if answer else {"error": "the fork server has ended"}
+        if "pid" not in content:
+            raise ZygoteError(f"the kernel could not be forked: {content['error']}")
+        self._remember(os.dup(handles[0]), os.dup(target.code))
+        return ForkedKernel(content["pid"], handles[0])
+
+    def _remember(self, handle: int, code: int) -> None:
+        with self._lock:
+            self._kernels[handle] = code
+            if self._told_ends:  # it ended just now
+                threading.Thread(target=self._tell_ends, name="zygote-orphans", daemon=True).start()
+                return
+            # While it lives it tells itself how kernels ended.
+            for ended in _ended(list(self._kernels), 0):
+                os.close(self._kernels.pop(ended))
+                os.close(ended)
+
+    def _watch(self) -> None:
+        _ended([self._pidfd])
+        os.close(self._pidfd)
+        code = self._process.wait()
+        self._control.close()
+        if not self._stopped:
+            _log.warning("The fork server ended (%s); the next kernel starts a new one", code)
+        self._tell_ends()
+
+    def _tell_ends(self) -> None:
+        """Do for its kernels what it did: say that one has ended, though not how."""
+        while True:
+            with self._lock:
+                self._told_ends = not self._kernels
+                handles = list(self._kernels)
+            if not handles:
+                return
+            for handle in _ended(handles):
+                with self._lock:
+                    code = self._kernels.pop(handle)
+                with contextlib.suppress(OSError):
+                    os.write(code, b"%d\n" % UNKNOWN_EXIT)
+                os.close(code)
+                os.close(handle)
+
+    def stop(self) -> None:
+        """End it. Kernels that it made live on."""
+        self._stopped = True
+        self._process.kill()
+        self._process.wait()
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """Nothing of the gateway's own environment: every kernel could read it."""
+    return {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "LANG": "C.UTF-8",
+        "HOME": str(folder),
+        "MPLCONFIGDIR": str(folder),
+        "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+        "JE_ARROW_MALLOC_CONF": "background_thread:false",  # pyarrow's allocator would start a thread
+    }
+
+
+def _descriptors(target: Target, stack: contextlib.ExitStack) -> tuple[list[str], list[int]]:
+    """Names and descriptors for the zygote; those opened here are closed with ``stack``."""
+    found = {"stderr": target.stderr, "code": target.code}
+
+    def opened(name: str, fd: int) -> None:
+        stack.callback(os.close, fd)
+        found[name] = fd
+
+    opened("plan", memory_file("plan", json.dumps(target.plan).encode()))
+    for name in NAMESPACES:
+        path = f"/proc/{target.init}/ns/{name}"
+        if os.stat(path).st_ino != os.stat(f"/proc/self/ns/{name}").st_ino:
+            opened(name, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    owner = fcntl.ioctl(found["mnt"], NS_GET_USERNS)
+    opened("user-outer", owner)
+    if os.fstat(owner).st_ino == os.fstat(found["user"]).st_ino:
+        del found["user"]
+    names, fds = list(found), list(found.values())
+    for path in target.groups:
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        stack.callback(os.close, fd)
+        names.append("group")
+        fds.append(fd)
+    return names, fds
+
+
+@dataclass
+class _Slot:
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    zygote: Zygote | None = None
+    failed_at: float | None = None
+    failure: str = ""
+
+
+_slots: dict[tuple[Origin, str], _Slot] = {}
+_slots_lock = threading.Lock()
+
+
+def find_zygote(origin: Origin, folder: Path, *, clock: Callable[[], float] = time.monotonic) -> Zygote:
+    """The living zygote of this origin, started when there is none. Blocks; raises `ZygoteError`.
+
+    ``folder`` is a private one of this gateway process, for the zygote's caches.
+    """
+    _check_program(origin.python)
+    with _slots_lock:
+        slot = _slots.setdefault((origin, str(folder)), _Slot())
+    with slot.lock:
+        if slot.zygote is not None and slot.zygote.is_alive():
+            return slot.zygote
+        if slot.failed_at is not None and clock() - slot.failed_at < RETRY_AFTER:
+            raise ZygoteError(slot.failure)
+        try:
+            zygote = Zygote(origin, folder)
+            zygote.wait_until_ready()
+        except (OSError, ZygoteError) as error:
+            slot.failed_at, slot.failure = clock(), str(error)
+            raise ZygoteError(str(error)) from error
+        slot.zygote, slot.failed_at = zygote, None
+        return zygote
+
+
+def _check_program(python: str) -> None:
+    """Every process has a way to the file that it was started from (/proc/self/exe), and a fork's lies
+    outside of the sandbox, where nothing makes it read-only: its owner must not be the kernel's user."""
+    if os.geteuid() != 0 and os.stat(python).st_uid == os.geteuid():
+        raise ZygoteError("the fork server needs a Python program that belongs to another user (say, root)")
+
+
+def stop_zygotes() -> None:
+    """At exit."""
+    with _slots_lock:
+        slots = list(_slots.values())
+        _slots.clear()
+    for slot in slots:
+        if slot.zygote is not None:
+            slot.zygote.stop()

@@ -1,0 +1,166 @@
+"""The zygote: a process of the kernels' Python that has imported what kernels need, and forks into them.
+
+``python -s zygote_main.py FD MODULES…``; FD is a SOCK_SEQPACKET socket of the gateway, whose end is the
+zygote's. Each message asks for one kernel: JSON with the names of the descriptors that come with it. The
+answer goes to the descriptor ``reply``: JSON ``{"pid": …}`` with a pidfd, or ``{"error": …}``. When a kernel
+ends, its exit code (128 + the number of a signal) is written to the descriptor ``code``.
+
+It has one thread, no ZeroMQ context, no event loop, no file of a session, and an environment without
+anything of the gateway. Standard library only, and nothing of this package but ``forked.py``.
+"""
+
+import ctypes
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+import types
+from typing import Any
+
+sys.path.pop(0)  # this script's folder
+MAX_FDS = 64
+CAP_SETGID, CAP_SETUID = 6, 7
+PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def load_forked() -> Any:
+    """The module beside this file."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "forked.py")
+    module = types.ModuleType("forked")
+    with open(path, encoding="utf-8") as file:
+        exec(compile(file.read(), "forked.py", "exec"), module.__dict__)  # noqa: S102
+    return module
+
+
+class Zygote:
+    """Serves the gateway until its socket ends."""
+
+    def __init__(self, control: socket.socket, forked: Any) -> None:
+        self._control = control
+        self._forked = forked
+        self._poll = select.poll()
+        self._poll.register(control, select.POLLIN)
+        self._forks: dict[int, tuple[int, int, int]] = {}  # report pipe → pid, reply, code
+        self._kernels: dict[int, tuple[int, int]] = {}  # pidfd → pid, code
+
+    def serve(self) -> Any:
+        """None when the gateway has gone; in a new kernel: its plan."""
+        while True:
+            for fd, _ in self._poll.poll():
+                if fd in self._kernels:
+                    self._reap(fd)
+                elif fd in self._forks:
+                    self._adopt(fd)
+                else:
+                    message, fds, _, _ = socket.recv_fds(self._control, 65536, MAX_FDS)
+                    if not message:
+                        return None
+                    plan = self._fork(json.loads(message)["fds"], fds)
+                    if plan is not None:
+                        return plan
+
+    def _fork(self, names: list[str], fds: list[int]) -> Any:
+        named = {name: fd for name, fd in zip(names, fds, strict=True) if name != "group"}
+        groups = [fd for name, fd in zip(names, fds, strict=True) if name == "group"]
+        reply, code = named.pop("reply"), named.pop("code")
+        read, write = os.pipe()
+        threads = len(os.listdir("/proc/self/task"))
+        if threads != 1:  # what another one was doing would be broken for good in the fork
+            os.write(write, f"!the zygote has {threads} threads".encode())
+        pid = os.fork() if threads == 1 else -1
+        if pid == 0:
+            try:
+                return self._forked.enter(named, groups, write)
+            except BaseException as error:  # noqa: BLE001  (a fork must never run the zygote's loop)
+                os.write(write, f"!{type(error).__name__}: {error}".encode())
+                os._exit(1)
+        for fd in (write, *named.values(), *groups):
+            os.close(fd)
+        self._forks[read] = (pid, reply, code)
+        self._poll.register(read, select.POLLIN)
+        return None
+
+    def _adopt(self, read: int) -> None:
+        """The fork has made the kernel and ended: being its nearest reaper, we are its parent now."""
+        text = os.read(read, 4096).decode(errors="replace")
+        self._poll.unregister(read)
+        os.close(read)
+        fork, reply, code = self._forks.pop(read)
+        if fork > 0:
+            os.waitpid(fork, 0)
+        if text.isdigit():
+            pid = int(text)
+            handle = os.pidfd_open(pid)
+            self._kernels[handle] = (pid, code)
+            self._poll.register(handle, select.POLLIN)
+            self._answer(reply, {"pid": pid}, [handle])
+        else:
+            os.close(code)
+            self._answer(reply, {"error": text[1:] or "the fork ended"}, [])
+
+    def _answer(self, reply: int, content: dict[str, Any], fds: list[int]) -> None:
+        with socket.socket(fileno=reply) as end:
+            try:
+                socket.send_fds(end, [json.dumps(content).encode()], fds)
+            except OSError:
+                pass  # nobody waits any more
+
+    def _reap(self, handle: int) -> None:
+        pid, code = self._kernels.pop(handle)
+        self._poll.unregister(handle)
+        os.close(handle)
+        _, status = os.waitpid(pid, 0)
+        number = os.waitstatus_to_exitcode(status)
+        try:
+            os.write(code, b"%d\n" % (number if number >= 0 else 128 - number))
+        except OSError:
+            pass  # the sandbox has ended before
+        os.close(code)
+
+
+def prepare(modules: list[str], forked: Any) -> list[str]:
+    """Import the modules; the ones that are not installed here. As root: with hardly any right."""
+    if os.geteuid() == 0:
+        forked.set_capabilities(1 << CAP_SETGID | 1 << CAP_SETUID)
+    gc.disable()
+    missing = []
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            missing.append(name)
+    if os.fork() == 0:  # numpy's threads end at a fork and start again when they are needed
+        os._exit(0)
+    os.wait()
+    gc.collect()
+    gc.freeze()
+    _libc.malloc_trim(0)
+    return missing
+
+
+def main() -> None:
+    """Be the zygote; in a fork of it: be the kernel."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    forked = load_forked()
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    missing = prepare(sys.argv[2:], forked)
+    control.send(json.dumps({"ready": True, "missing": missing}).encode())
+    plan = Zygote(control, forked).serve()
+    if plan is None:
+        os._exit(0)
+    control.detach()
+    forked.renew(plan)
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    # what "python -m" itself calls
+    runpy._run_module_as_main(plan["module"])  # type: ignore[attr-defined]
+
+
+if __name__ == "__main__":
+    main()

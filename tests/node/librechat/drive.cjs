@@ -1,0 +1,47 @@
+// Calls LibreChat's own tools: reads one job per line of stdin, writes one line with what each gave.
+// A job: {generation, module, factory, params, args, toolCall, tools}. The tools that the code may call
+// are made here: their results are in the job.
+const path = require("node:path");
+const readline = require("node:readline");
+
+const modules = process.argv[2];
+
+function makeTools(tools) {
+  const called = [];
+  const map = new Map();
+  for (const [name, results] of Object.entries(tools)) {
+    map.set(name, {
+      name,
+      invoke: async (input) => {
+        called.push([name, input]);
+        const result = results[Object.values(input)[0] ?? ""] ?? results["*"];
+        if (result?.raise) throw new Error(result.raise);
+        return result;
+      },
+    });
+  }
+  return { map, called };
+}
+
+async function run(job) {
+  const file = path.join(modules, `agents-${job.generation}`, "dist/cjs/tools", `${job.module}.cjs`);
+  const params = { ...job.params };
+  if (job.headers) params.authHeaders = async () => job.headers;
+  const tool = require(file)[job.factory](params);
+  const { map, called } = makeTools(job.tools ?? {});
+  const toolDefs = [...map.keys()].map((name) => ({ name, description: name, parameters: { type: "object" } }));
+  const call = { id: "call_1", name: tool.name, args: job.args, type: "tool_call", ...job.toolCall };
+  if (job.tools) Object.assign(call, { toolMap: map, toolDefs });
+  try {
+    const message = await tool.invoke(call);
+    return { content: message.content, artifact: message.artifact, called };
+  } catch (error) {
+    return { error: error.message, called };
+  }
+}
+
+(async () => {
+  for await (const line of readline.createInterface({ input: process.stdin })) {
+    if (line.trim()) process.stdout.write(`${JSON.stringify(await run(JSON.parse(line)))}\n`);
+  }
+})();
