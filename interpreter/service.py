@@ -7,6 +7,7 @@ import logging
 import os
 import secrets
 import ssl
+import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +25,8 @@ from interpreter.kernels.embedded import EmbeddedGateway
 from interpreter.kernels.gateway import Gateway
 from interpreter.kernels.isolation import Isolation, find_isolation
 from interpreter.kernels.launcher import GatewayLauncher
+from interpreter.kernels.pool import PoolLimits
+from interpreter.kernels.pooled import PooledLauncher
 from interpreter.kernels.target import GatewayTarget
 from interpreter.metrics import Metrics
 from interpreter.models import Role
@@ -91,7 +94,7 @@ class Service:
         workspaces = await self._make_workspaces()
         gateway, embedded = await self._start_gateway(workspaces, isolation)
         registry = CollectorRegistry()
-        launcher = self._launcher(gateway, embedded)
+        launcher = self._launcher(gateway, embedded, workspaces, isolation)
         sessions = SessionManager(
             settings, launcher, recorder, workspaces, clock=utc_now, isolation=isolation
         )
@@ -105,6 +108,7 @@ class Service:
         self._closers.append(("the runs", runs.aclose))
         self._closers.append(("the sessions", sessions.aclose))
         await sessions.recover()
+        launcher.pool.start()
         self._start_culler(sessions)
         services = Services(
             settings=settings,
@@ -205,13 +209,31 @@ class Service:
         self._closers.append(("the gateway's client", _called(gateway.close)))
         return gateway, embedded
 
-    def _launcher(self, gateway: Gateway, embedded: EmbeddedGateway | None) -> GatewayLauncher:
-        path = "" if embedded is not None else self.settings.gateway_workspace_path or None
-        return GatewayLauncher(
+    def _launcher(
+        self,
+        gateway: Gateway,
+        embedded: EmbeddedGateway | None,
+        workspaces: Workspaces,
+        isolation: Isolation,
+    ) -> PooledLauncher:
+        settings = self.settings
+        launcher = GatewayLauncher(
             gateway,
-            start_timeout=self.settings.kernel_start_timeout,
-            workspace_path=path,
+            start_timeout=settings.kernel_start_timeout,
+            workspace_path="" if embedded is not None else settings.gateway_workspace_path or None,
             outlives_service=embedded is None,
+        )
+        limits = PoolLimits(
+            settings.pool_size, settings.pool_min, settings.pool_refill_interval, settings.pool_max_age
+        )
+        return PooledLauncher(
+            launcher,
+            limits,
+            default_kernel_name=settings.kernel_name,
+            default_network=isolation.choose_network(None, settings),
+            create_workspace=workspaces.create,
+            remove_workspace=workspaces.remove,
+            now=time.monotonic,
         )
 
     def _start_culler(self, sessions: SessionManager) -> None:

@@ -76,7 +76,14 @@ class Settings:
         "Python environment of the embedded gateway's kernels; empty: `.venv-kernel` beside the project when it is there, else the service's own.",
     )
     kernel_start_timeout: float = _option(60.0, "Seconds in which a kernel must answer after its start.")
-    pool_size: int = _option(0, "Kernels kept ready per kernelspec in use; 0 keeps none.")
+    pool_size: int = _option(
+        0, "The most kernels that are kept ready per kernelspec, as demand asks for; 0 keeps none."
+    )
+    pool_min: int = _option(
+        1, "Kernels of `kernel_name` that are kept ready without demand, up to `pool_size`."
+    )
+    pool_refill_interval: float = _option(0.2, "Seconds between two starts of kernels for the pool.")
+    pool_max_age: float = _option(3600.0, "Seconds after which a kernel that nobody took is replaced.")
 
     # The sandbox of kernels
     sandbox: str = _option(
@@ -205,9 +212,7 @@ def validate(settings: Settings) -> None:
         if name in _AT_LEAST and value < _AT_LEAST[name]:
             raise SettingsError(f"{name} must be at least {_AT_LEAST[name]}.")
     if unknown := set(listed(settings.kernel_allowed_networks)) - set(NETWORKS):
-        raise SettingsError(
-            f"kernel_allowed_networks: '{min(unknown)}' is none of: {', '.join(NETWORKS)}."
-        )
+        raise SettingsError(f"kernel_allowed_networks: '{min(unknown)}' is none of: {', '.join(NETWORKS)}.")
     if 0 < settings.kernel_cpus < 0.01:
         raise SettingsError("kernel_cpus must be 0 or at least 0.01.")
     if settings.port > 65535:
@@ -222,7 +227,14 @@ def validate(settings: Settings) -> None:
 
 _POSITIVE = frozenset(
     {
-        *("max_sessions", "max_queued_runs", "cull_interval", "interrupt_grace", "keepalive_interval"),
+        *(
+            "max_sessions",
+            "max_queued_runs",
+            "cull_interval",
+            "pool_max_age",
+            "interrupt_grace",
+            "keepalive_interval",
+        ),
         *("max_body_bytes", "max_code_bytes", "max_output_bytes", "max_mime_bytes", "max_display_bytes"),
         *("max_outputs", "max_model_text_bytes", "max_file_bytes", "max_workspace_bytes"),
     }

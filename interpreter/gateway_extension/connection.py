@@ -59,7 +59,7 @@ class KernelConnection(ZMQChannelsWebsocketConnection):
         try:
             await asyncio.wait({preparing, dying}, return_when=asyncio.FIRST_COMPLETED)
             if dying.done():
-                self.disconnect()  # type: ignore[no-untyped-call]
+                self.disconnect()
                 raise web.HTTPError(404, "The kernel died before it answered.", reason=KERNEL_DIED)
             preparing.result()
         finally:
@@ -105,7 +105,7 @@ class KernelConnection(ZMQChannelsWebsocketConnection):
             with suppress(WebSocketClosedError):  # `disconnect` is on its way
                 self._count_sent(self._handler.write_frames(messages), size)
 
-    def disconnect(self) -> None:
+    def disconnect(self) -> None:  # type: ignore[override]  # upstream, too, overrides its async base
         """The client is gone; what was gathered for it is kept with what is still to come."""
         held, self._gathered = self._gathered, []
         super().disconnect()  # type: ignore[no-untyped-call]

@@ -28,6 +28,8 @@ START_TIMEOUT = 60.0
 STOP_TIMEOUT = 10.0
 """Seconds that a stop may take; the supervisor kills the gateway well before."""
 MAX_BACKOFF = 30.0
+MAX_TEMPORARY = 20
+"""Bytes that the path of the temporary folder may have: a socket's path has at most 107."""
 STABLE_AFTER = 60.0
 """Seconds after which a gateway that died counts as having run well, so that back-off begins anew."""
 _POLL_INTERVAL = 0.03
@@ -245,7 +247,7 @@ class EmbeddedGateway:
             (self._folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
         self._workspace_root.mkdir(parents=True, exist_ok=True)
         # The kernels' sockets: a path of more than 107 bytes can't be bound, so not below state_dir.
-        runtime_dir = Path(tempfile.mkdtemp(prefix="ji-"))
+        runtime_dir = Path(tempfile.mkdtemp(prefix="ji-", dir=_short_folder()))
         (self._folder / "runtime_dir").write_text(str(runtime_dir), encoding="utf-8")
         return runtime_dir
 
@@ -304,6 +306,14 @@ class EmbeddedGateway:
         return (
             beside if (beside / "share/jupyter/kernels/python3/kernel.json").is_file() else Path(sys.prefix)
         )
+
+
+def _short_folder() -> str | None:
+    """Where there is room for a kernel's name in the path of a socket; None for the system's choice."""
+    for folder in (tempfile.gettempdir(), "/tmp", "/run"):  # noqa: S108  (mkdtemp makes a private one)
+        if len(os.fsencode(folder)) <= MAX_TEMPORARY and os.access(folder, os.W_OK):
+            return folder
+    return None
 
 
 def _remove(path: Path) -> None:

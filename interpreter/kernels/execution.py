@@ -144,7 +144,8 @@ class Probe:
 
 
 async def _is_set(event: asyncio.Event, timeout: float) -> bool:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(timeout):
-            await event.wait()
+    if not event.is_set():
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await event.wait()
     return event.is_set()

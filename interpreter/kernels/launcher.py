@@ -29,15 +29,24 @@ class GatewayLauncher:
 
     async def launch(self, info: SessionInfo) -> Kernel:
         """A kernel for the session. Raises GatewayError, KernelStartTimeoutError, InvalidRequestError."""
-        env = {"KERNEL_SESSION_ID": info.id, "KERNEL_USERNAME": "interpreter"}
-        if info.network is not None:
-            env["KERNEL_NETWORK"] = info.network
+        return await self.start(info.kernel_name, info.id, network=info.network)
+
+    async def start(self, kernel_name: str, session_id: str, *, network: str | None = None) -> Kernel:
+        """A kernel in the folder of a session that may not exist yet. Raises as `launch`."""
+        env = {"KERNEL_SESSION_ID": session_id, "KERNEL_USERNAME": "interpreter"}
+        if network is not None:
+            env["KERNEL_NETWORK"] = network
         path = None
         if self.workspace_path is not None:
-            path = f"{self.workspace_path}/{info.id}".lstrip("/")
-        return await Kernel.start(
-            self.gateway, info.kernel_name, timeout=self.start_timeout, path=path, env=env
-        )
+            path = f"{self.workspace_path}/{session_id}".lstrip("/")
+        return await Kernel.start(self.gateway, kernel_name, timeout=self.start_timeout, path=path, env=env)
+
+    def reserve(self, kernel_name: str, network: str | None) -> str | None:
+        """No kernel is ready before it is asked for."""
+        return None
+
+    async def forget(self, session_id: str) -> None:
+        """Nothing is reserved."""
 
     async def attach(self, info: SessionInfo, kernel_id: str) -> Kernel | None:
         """The kernel that an earlier service left running, None when it is gone or stuck.

@@ -1,7 +1,6 @@
 """Accepts runs, queues them per session, executes them one at a time and records each."""
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
 from datetime import datetime
@@ -71,7 +70,10 @@ class RunManager:
             max_outputs=settings.max_outputs,
         )
         self._lanes: dict[str, Lane] = {}
-        self._runs: OrderedDict[str, ActiveRun] = OrderedDict()
+        self._runs: dict[str, ActiveRun] = {}
+        self._finished_bytes = 0
+        """Of the events of those runs in ``_runs`` that have ended: nothing is added to them."""
+        self._observe = observe
         # Those too that are forgotten above, as long as a kernel may still say something of them.
         self._reachable: WeakValueDictionary[str, ActiveRun] = WeakValueDictionary()
         self._keys = IdempotencyKeys()
@@ -85,7 +87,7 @@ class RunManager:
             amendments=self._amendments,
             background=self._background,
             clock=clock,
-            observe=observe,
+            observe=self._run_ended,
         )
         self._closing = False
         sessions.add_end_hook(self._session_ends)
@@ -304,15 +306,21 @@ class RunManager:
         _refuse_if_ended(session)
         return self._lanes.setdefault(session.id, Lane(session))
 
+    def _run_ended(self, run: Run) -> None:
+        if (active := self._runs.get(run.id)) is not None:
+            self._finished_bytes += active.log.size
+        self._observe(run)
+
     def _forget_old_runs(self) -> None:
         """Keep the newest finished runs; the record has the others."""
-        left, size = len(self._runs), sum(active.log.size for active in self._runs.values())
+        if len(self._runs) <= KEPT_RUNS and self._finished_bytes <= KEPT_BYTES:
+            return
         for run_id, active in list(self._runs.items()):
-            if left <= KEPT_RUNS and size <= KEPT_BYTES:
-                return
             if active.finished and active.late_timer is None:
                 del self._runs[run_id]
-                left, size = left - 1, size - active.log.size
+                self._finished_bytes -= active.log.size
+                if len(self._runs) <= KEPT_RUNS and self._finished_bytes <= KEPT_BYTES:
+                    return
 
     # Ending
 

@@ -61,6 +61,7 @@ class SessionManager:
         self._opening: set[Session] = set()
         self._gone: OrderedDict[str, tuple[str, str]] = OrderedDict()  # session id → (owner id, reason)
         self._slots = Slots(settings)
+        self._languages: dict[str, str] = {}  # of kernelspecs that were seen; the gateway refuses lost ones
         self._end_hooks: list[EndHook] = []
         self._background = Background()
         self._closing = False
@@ -88,20 +89,22 @@ class SessionManager:
         """
         self._refuse_if_closing()
         now = self._clock()
+        kernel_name = kernel_name or self._settings.kernel_name
+        network = self._isolation.choose_network(network, self._settings)
+        self._slots.reserve(principal.token_id)
         info = SessionInfo(
-            id=session_id or new_id(),
+            id=session_id or self._launcher.reserve(kernel_name, network) or new_id(),
             owner_id=principal.token_id,
             owner_name=principal.name,
-            kernel_name=kernel_name or self._settings.kernel_name,
+            kernel_name=kernel_name,
             language="",
             created_at=now,
             timeout=timeout or self._settings.execute_timeout,
             idle_timeout=idle_timeout or self._settings.cull_idle_timeout,
-            network=self._isolation.choose_network(network, self._settings),
+            network=network,
             one_off=one_off,
             metadata=dict(metadata or {}),
         )
-        self._slots.reserve(principal.token_id)
         session = Session(info, now, sandboxed=self._isolation.sandboxed)
         self._opening.add(session)
         await self._opened(session)
@@ -214,6 +217,8 @@ class SessionManager:
             )
 
     async def _language_of(self, kernel_name: str) -> str:
+        if kernel_name in self._languages:
+            return self._languages[kernel_name]
         specs = (await self._launcher.kernelspecs())["kernelspecs"]
         if kernel_name not in specs:
             raise InvalidRequestError(
@@ -221,8 +226,8 @@ class SessionManager:
                 param="kernel_name",
                 code="no_such_kernelspec",
             )
-        language: str = specs[kernel_name]["language"]
-        return language
+        self._languages[kernel_name] = str(specs[kernel_name]["language"])
+        return self._languages[kernel_name]
 
     async def _open(self, session: Session) -> None:
         """Runs in a task of its own, so that no cancellation leaves a half-made session behind."""
@@ -232,6 +237,7 @@ class SessionManager:
             await self._begin(session)
             self._sessions[session.id] = session
         except BaseException:
+            await self._launcher.forget(session.id)
             self._slots.release(session.info.owner_id)
             raise
         finally:

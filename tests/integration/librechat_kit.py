@@ -34,20 +34,34 @@ class LibreChat:
 
     def old(self, code: str, lang: str = "py", *, key: str | None = None, **call: Any) -> dict[str, Any]:
         """``execute_code`` of the generation with API keys."""
-        params = {"apiKey": key or self._service.token, "user_id": "u1", "LIBRECHAT_CODE_API_KEY": key or self._service.token}
+        params = {
+            "apiKey": key or self._service.token,
+            "user_id": "u1",
+            "LIBRECHAT_CODE_API_KEY": key or self._service.token,
+        }
         return self._ask(
             generation="old", module="CodeExecutor", factory="createCodeExecutionTool",
             params=params, args={"lang": lang, "code": code}, toolCall=call,
         )  # fmt: skip
 
-    def new(self, code: str, *, headers: Mapping[str, str] | None = None, hint: str = "", **call: Any) -> dict[str, Any]:
+    def new(
+        self, code: str, *, headers: Mapping[str, str] | None = None, hint: str = "", **call: Any
+    ) -> dict[str, Any]:
         """``bash_tool`` of the generation without API keys."""
         return self._ask(
             generation="new", module="BashExecutor", factory="createBashExecutionTool",
             params=self._params(hint), headers=self._headers(headers), args={"command": code}, toolCall=call,
         )  # fmt: skip
 
-    def new_code(self, code: str, lang: str = "py", *, headers: Mapping[str, str] | None = None, hint: str = "", **call: Any) -> dict[str, Any]:
+    def new_code(
+        self,
+        code: str,
+        lang: str = "py",
+        *,
+        headers: Mapping[str, str] | None = None,
+        hint: str = "",
+        **call: Any,
+    ) -> dict[str, Any]:
         """``execute_code`` of the generation without API keys."""
         return self._ask(
             generation="new", module="CodeExecutor", factory="createCodeExecutionTool",
@@ -55,7 +69,9 @@ class LibreChat:
             args={"lang": lang, "code": code}, toolCall=call,
         )  # fmt: skip
 
-    def programmatic(self, generation: str, code: str, tools: Mapping[str, Any], *, bash: bool = False, **args: Any) -> dict[str, Any]:
+    def programmatic(
+        self, generation: str, code: str, tools: Mapping[str, Any], *, bash: bool = False, **args: Any
+    ) -> dict[str, Any]:
         """Code that calls tools, whose results by first argument are given."""
         name = "BashProgrammaticToolCalling" if bash else "ProgrammaticToolCalling"
         params = {"baseUrl": self._url, "apiKey": self._service.token}
@@ -74,10 +90,10 @@ class LibreChat:
 
 
 @contextmanager
-def librechat(service: ServiceProcess, prefix: str = "/librechat") -> Iterator[LibreChat]:
-    """The tools, set up as LibreChat sets them up."""
+def librechat(service: ServiceProcess, url: str = "") -> Iterator[LibreChat]:
+    """The tools, set up as LibreChat sets them up; ``url`` is its LIBRECHAT_CODE_BASEURL."""
     assert MODULES.is_dir(), "Run `make node-tools` first."
-    url = service.url + prefix
+    url = url or f"{service.url}/librechat"
     process = subprocess.Popen(
         [NODE, DRIVER, MODULES],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8",

@@ -51,14 +51,26 @@ class ChatHandler(_Handler):
         message: JSON = {"role": "assistant", "content": None, "refusal": None}
         if turns < len(self.script):
             message["tool_calls"] = [
-                {"id": f"call_{turns}_{i}", "type": "function", "function": {"name": "execute_python", "arguments": a}}
+                {
+                    "id": f"call_{turns}_{i}",
+                    "type": "function",
+                    "function": {"name": "execute_python", "arguments": a},
+                }
                 for i, a in enumerate(self.script[turns])
             ]
         else:
             message["content"] = f"final: {last}"
         reason = "tool_calls" if "tool_calls" in message else "stop"
         choice = {"index": 0, "message": message, "finish_reason": reason, "logprobs": None}
-        self.finish({"id": "c", "object": "chat.completion", "created": 1, "model": body["model"], "choices": [choice]})
+        self.finish(
+            {
+                "id": "c",
+                "object": "chat.completion",
+                "created": 1,
+                "model": body["model"],
+                "choices": [choice],
+            }
+        )
         return None
 
 
@@ -82,9 +94,16 @@ class ResponsesHandler(_Handler):
         else:
             text = f"final: {results[calls[-1]]}"
             part = {"type": "output_text", "text": text, "annotations": []}
-            output = [{"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [part]}]
+            output = [
+                {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [part]}
+            ]
         answer = {"id": "r", "object": "response", "created_at": 1, "model": body["model"], "output": output}
-        rest = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": body["tools"], "status": "completed"}
+        rest = {
+            "parallel_tool_calls": True,
+            "tool_choice": "auto",
+            "tools": body["tools"],
+            "status": "completed",
+        }
         self.finish({**answer, **rest})
         return None
 
@@ -109,7 +128,12 @@ class MessagesHandler(_Handler):
             return self.refuse("tool_use without tool_result")
         if turns < len(self.script):
             content = [
-                {"type": "tool_use", "id": f"toolu_{turns}_{i}", "name": "execute_python", "input": json.loads(a)}
+                {
+                    "type": "tool_use",
+                    "id": f"toolu_{turns}_{i}",
+                    "name": "execute_python",
+                    "input": json.loads(a),
+                }
                 for i, a in enumerate(self.script[turns])
             ]
         else:
@@ -124,7 +148,7 @@ class MessagesHandler(_Handler):
 @contextmanager
 def model_server(script: Script) -> Iterator[str]:
     """The base URL of a running server, without ``/v1``."""
-    ready: "threading.Event" = threading.Event()
+    ready: threading.Event = threading.Event()
     shared: JSON = {}
 
     async def serve() -> None:

@@ -68,7 +68,10 @@ ENDING: dict[str, tuple[str, bool]] = {  # name: code, whether the kernel must b
     "bash that traps": ("%%bash\ntrap '' INT TERM\nwhile true; do sleep 1; done", None),
     "shell that waits for input": ("!read x", None),
     "subprocess": ("import subprocess\nsubprocess.run('sleep 63; sleep 63', shell=True)", False),
-    "join of a thread": ("import threading\nt = threading.Thread(target=threading.Event().wait, daemon=True); t.start(); t.join()", False),
+    "join of a thread": (
+        "import threading\nt = threading.Thread(target=threading.Event().wait, daemon=True); t.start(); t.join()",
+        False,
+    ),
     "lock": ("import threading\nl = threading.Lock(); l.acquire(); l.acquire()", False),
     "recursion without an end": (
         "import sys\nsys.setrecursionlimit(10**6)\ndef f():\n    while True:\n        try: f()\n        except BaseException: pass\nf()",
@@ -104,7 +107,9 @@ def test_run_ends_within_timeout_and_grace(run: Run, name: str) -> None:
 
 def test_timeout_ends_the_processes_of_the_shell(run: Run) -> None:
     run("!sh -c 'sleep 4242 & sleep 4242'", timeout=1)
-    left = run("import psutil\n[p.pid for p in psutil.process_iter(['cmdline']) if '4242' in (p.info['cmdline'] or [])]")
+    left = run(
+        "import psutil\n[p.pid for p in psutil.process_iter(['cmdline']) if '4242' in (p.info['cmdline'] or [])]"
+    )
     assert left["result"] == "[]"
 
 
@@ -114,9 +119,15 @@ def test_timeout_ends_the_processes_of_the_shell(run: Run) -> None:
         ("import os\nos._exit(0)", "0"),
         ("import os\nos.abort()", "SIGABRT"),
         ("import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\nimport time; time.sleep(30)", "SIGTERM"),
-        ("import sys\nsys.setrecursionlimit(10**9)\nf = lambda: [f()]\nimport ctypes\nctypes.string_at(1)", "SIGSEGV"),
+        (
+            "import sys\nsys.setrecursionlimit(10**9)\nf = lambda: [f()]\nimport ctypes\nctypes.string_at(1)",
+            "SIGSEGV",
+        ),
         ("quit()", "quit()"),
-        ("import threading, os\nthreading.Thread(target=lambda: os._exit(9)).start()\nimport time; time.sleep(30)", "9"),
+        (
+            "import threading, os\nthreading.Thread(target=lambda: os._exit(9)).start()\nimport time; time.sleep(30)",
+            "9",
+        ),
         ("get_ipython().kernel.do_shutdown(False)\nimport os; os._exit(5)", "5"),
     ],
     ids=["exit 0", "abort", "SIGTERM", "segfault", "quit", "thread exits", "shutdown and exit"],
@@ -202,11 +213,15 @@ def test_same_key_runs_once(api: httpx.Client, session_id: str) -> None:
     assert api.post(path, json={"code": "n"}).json()["result"] == "1"
 
 
-def test_client_that_leaves_interrupts_its_run(service: ServiceProcess, api: httpx.Client, session_id: str) -> None:
+def test_client_that_leaves_interrupts_its_run(
+    service: ServiceProcess, api: httpx.Client, session_id: str
+) -> None:
     path = f"/v1/sessions/{session_id}/runs"
     api.post(path, json={"code": "kept = 1"})
     with service.client() as leaving, pytest.raises(httpx.ReadTimeout):
-        leaving.post(path, json={"code": "print('begun', flush=True)\nimport time; time.sleep(60)"}, timeout=1)
+        leaving.post(
+            path, json={"code": "print('begun', flush=True)\nimport time; time.sleep(60)"}, timeout=1
+        )
     assert api.post(path, json={"code": "kept"}).json()["result"] == "1"
     left = api.get(path, params={"order": "asc"}).json()["data"][1]
     assert (left["status"], left["stdout"]) == ("cancelled", "begun\n")
@@ -225,5 +240,7 @@ def test_stream_resumes_after_an_event(api: httpx.Client, session_id: str) -> No
     assert every == sorted(set(every))
     assert len(every) == 7
     assert ids(after=every[2]) == every[3:]
-    with api.stream("GET", f"/v1/runs/{made['id']}/events", headers={"Last-Event-ID": str(every[4])}) as stream:
+    with api.stream(
+        "GET", f"/v1/runs/{made['id']}/events", headers={"Last-Event-ID": str(every[4])}
+    ) as stream:
         assert [int(line[3:]) for line in stream.iter_lines() if line.startswith("id:")] == every[5:]

@@ -14,7 +14,11 @@ FLOODS: dict[str, tuple[str, float, str]] = {  # name: code, timeout, status
     "a million small prints": ("for i in range(1_000_000): print(i)", 120, "ok"),
     "endless print loop": ("while True: print('endless')", 4, "timeout"),
     "one line of 100 MB": ("print('x' * 100_000_000)", 120, "ok"),
-    "a line of 100 MB past IPython": ("import os\nfor _ in range(100): os.write(1, b'y' * 1_000_000)", 120, "ok"),
+    "a line of 100 MB past IPython": (
+        "import os\nfor _ in range(100): os.write(1, b'y' * 1_000_000)",
+        120,
+        "ok",
+    ),
     "the shell's output without an end": ("!yes", 4, "timeout"),
     "carriage returns": ("for i in range(300_000): print(f'\\r{i}', end='')", 120, "ok"),
     "both streams in turn": (
@@ -29,9 +33,15 @@ FLOODS: dict[str, tuple[str, float, str]] = {  # name: code, timeout, status
     ),
     "html of 60 MB": ("display({'text/html': 'é' * 30_000_000}, raw=True)", 120, "ok"),
     "5,000 displays": ("for i in range(5000): display(i)", 120, "ok"),
-    "300 displays of 1 MB": ("for i in range(300): display({'text/html': 'h' * 1_000_000}, raw=True)", 120, "ok"),
+    "300 displays of 1 MB": (
+        "for i in range(300): display({'text/html': 'h' * 1_000_000}, raw=True)",
+        120,
+        "ok",
+    ),
     "updates of a display": (
-        "h = display('', display_id=True)\nfor i in range(3000): h.update('u' * 20_000)", 120, "ok"
+        "h = display('', display_id=True)\nfor i in range(3000): h.update('u' * 20_000)",
+        120,
+        "ok",
     ),
     "clearing": (
         "from IPython.display import clear_output\nfor i in range(3000):\n    clear_output(wait=True)\n    print('c' * 20_000)",

@@ -41,7 +41,8 @@ class Worker(threading.Thread):
             code = f"print('{self._number}', {number})\n{number} * 2"
             if number % 5 == 4:
                 background = client.post(
-                    path, json={"code": "import time; print('b', flush=True); time.sleep(0.2)", "background": True}
+                    path,
+                    json={"code": "import time; print('b', flush=True); time.sleep(0.2)", "background": True},
                 )
                 self.begun.append(background.json())
             answer = client.post(path, json={"code": code})
@@ -55,7 +56,7 @@ class Worker(threading.Thread):
 
 @pytest.mark.timeout(300)
 def test_no_acknowledged_run_is_lost(tmp_path: Path) -> None:
-    chance = random.Random(7)  # noqa: S311
+    chance = random.Random(7)
     workers: list[Worker] = []
     with running_service(tmp_path, interrupt_grace="1") as service:
         for _ in range(ROUNDS):

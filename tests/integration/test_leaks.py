@@ -87,7 +87,9 @@ def test_sessions_leave_nothing_behind(tmp_path: Path) -> None:
 
             if not eventually(is_back, 20):
                 now = held(service, client)
-                pytest.fail(f"left behind: { {name: (was, now[name]) for name, was in before.items() if was != now[name]} }")
+                pytest.fail(
+                    f"left behind: { {name: (was, now[name]) for name, was in before.items() if was != now[name]} }"
+                )
             workspaces = service.state_dir / "workspaces"
 
             def leftovers() -> list[str]:

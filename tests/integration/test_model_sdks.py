@@ -18,7 +18,9 @@ WRONG: Script = [['{"timeout": 5}'], [CODE]]
 
 def run_tools(api: httpx.Client, calls: list[Any], session: str | None) -> tuple[list[Any], str]:
     """What an application does with tool calls: post them as the SDK has them, append what comes."""
-    body = {"tool_calls": [call.model_dump() for call in calls]} | ({"session_id": session} if session else {})
+    body = {"tool_calls": [call.model_dump() for call in calls]} | (
+        {"session_id": session} if session else {}
+    )
     answer = api.post("/v1/tool_calls", json=body)
     assert answer.status_code == 200, answer.text
     return answer.json()["messages"], answer.json()["session_id"]
@@ -98,7 +100,7 @@ def test_broken_arguments_are_told_to_the_model(api: httpx.Client, name: str, sc
     with model_server(script) as url:
         final, messages = LOOPS[name](api, url)
     assert "42" in final
-    told = str(messages[2] if name == "chat completions" else [m for m in messages if "output" in str(m)][0])
+    told = str(messages[2] if name == "chat completions" else next(m for m in messages if "output" in str(m)))
     assert "code" in told
 
 

@@ -76,7 +76,9 @@ def test_input_fails_at_once(run: Run) -> None:
 
 
 def test_figure_is_a_png_and_in_order(run: Run) -> None:
-    ended = run("import matplotlib.pyplot as plt\nprint('before')\nplt.plot([1, 2])\nplt.show()\nprint('after')")
+    ended = run(
+        "import matplotlib.pyplot as plt\nprint('before')\nplt.plot([1, 2])\nplt.show()\nprint('after')"
+    )
     kinds = [output["output_type"] for output in ended["outputs"]]
     assert kinds == ["stream", "display_data", "stream"]
     assert ended["outputs"][1]["data"]["image/png"].startswith("iVBORw0KGgo")

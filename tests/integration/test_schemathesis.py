@@ -39,7 +39,9 @@ def test_every_route_answers_as_documented(
         f"--report-ndjson-path={tmp_path / 'report.ndjson'}",
     ]
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=170)
+    done = subprocess.run(
+        command, check=False, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=170
+    )
     assert done.returncode == 0, done.stdout[-12000:] + done.stderr[-2000:]
     assert '"status_code":500' not in (tmp_path / "report.ndjson").read_text().replace(" ", "")
     for session in api.get("/v1/sessions", params={"limit": 100}).json()["data"]:

@@ -160,7 +160,14 @@ if IS_ROOT:
         # Even outside of its sandbox it could not.
         for path in (workspaces, workspaces / other, service.state_dir, service.record_dir):
             listed = subprocess.run(
-                ["setpriv", f"--reuid={owner.st_uid}", f"--regid={owner.st_uid}", "--clear-groups", "ls", path],
+                [
+                    "setpriv",
+                    f"--reuid={owner.st_uid}",
+                    f"--regid={owner.st_uid}",
+                    "--clear-groups",
+                    "ls",
+                    path,
+                ],
                 capture_output=True,
                 check=False,
             )

@@ -10,7 +10,12 @@ from fakes import Api, error_of
 from interpreter.api.routes import ROUTES
 from interpreter.models import new_id
 
-UNKNOWN = {"session_id": new_id(), "run_id": f"run_{new_id()}_1", "token_id": "tok_unknown", "path": "a/b.txt"}
+UNKNOWN = {
+    "session_id": new_id(),
+    "run_id": f"run_{new_id()}_1",
+    "token_id": "tok_unknown",
+    "path": "a/b.txt",
+}
 PATHS = {template: template.format(**UNKNOWN) for template, _ in ROUTES}
 OPERATIONS = [(template, method, op) for template, h in ROUTES for method, op in h.operations.items()]
 WITH_BODY = [(t, m, op.body) for t, m, op in OPERATIONS if op.body and not op.form]

@@ -13,7 +13,8 @@ from uuid import UUID
 import pytest
 from jupyter_kit import Front, contents, front, kinds, text
 from jupyter_server.services.kernels.connection.base import deserialize_msg_from_ws_v1, serialize_msg_to_ws_v1
-from tornado.httpclient import HTTPClientError
+from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
+from tornado.websocket import websocket_connect
 
 from interpreter.frontends.jupyter.ids import kernel_id_of, session_id_of
 from interpreter.models import new_id
@@ -117,8 +118,6 @@ async def _log_in(jupyter: Front, password: str) -> tuple[int, dict[str, str]]:
         "X-XSRFToken": jar["_xsrf"],
     }
     form = urlencode({"_xsrf": jar["_xsrf"], "password": password})
-    from tornado.httpclient import AsyncHTTPClient
-
     answer = await AsyncHTTPClient().fetch(
         jupyter.url + "/login", method="POST", body=form, headers=headers,
         follow_redirects=False, raise_error=False,
@@ -149,9 +148,6 @@ async def test_a_wrong_password_is_401(jupyter: Front) -> None:
 async def test_a_page_of_another_site_cannot_use_a_browsers_cookie(jupyter: Front) -> None:
     _, headers = await _log_in(jupyter, jupyter.secrets["run"])
     kernel_id = await jupyter.start_kernel()
-    from tornado.httpclient import HTTPRequest
-    from tornado.websocket import websocket_connect
-
     url = f"{jupyter.url.replace('http', 'ws')}/api/kernels/{kernel_id}/channels"
     with pytest.raises(HTTPClientError, match="403"):
         await websocket_connect(HTTPRequest(url, headers={**headers, "Origin": "https://evil.example"}))
@@ -391,6 +387,7 @@ async def test_a_deleted_kernel_closes_its_websockets(jupyter: Front) -> None:
     while (message := await socket.read()) is not None:
         states += kinds([message])
     assert states == ["dead"]
+    socket.connection.close()
 
 
 async def test_one_session_for_all_kernels_of_a_token_that_keeps_its_state(jupyter: Front) -> None:
@@ -430,13 +427,13 @@ async def test_no_frame_is_over_what_a_small_client_takes(jupyter: Front) -> Non
         assert "\n".join(content["data"]["text/plain"] for content in shown) == json.loads(lines)
 
 
-async def test_a_tornado_client_gets_large_frames_whole(jupyter: Front) -> None:
-    kernel_id = await jupyter.start_kernel()
-    socket = await jupyter.connect(kernel_id, headers={"User-Agent": "Tornado/6.5"})
-    image = "A" * 3_000_000
-    messages = await socket.run(f"mime image/png {image}")
-    assert contents(messages, "display_data")[0]["data"]["image/png"] == image
-    socket.connection.close()
+async def test_a_tornado_client_gets_large_frames_whole(tmp_path: Path) -> None:
+    async with front(tmp_path, max_code_bytes=8 * LIMIT) as jupyter:
+        socket = await jupyter.connect(await jupyter.start_kernel(), headers={"User-Agent": "Tornado/6.5"})
+        image = "A" * 3_000_000
+        messages = await socket.run(f"mime image/png {image}")
+        assert contents(messages, "display_data")[0]["data"]["image/png"] == image
+        socket.connection.close()
 
 
 async def test_what_shows_only_text_and_png_is_given_text(jupyter: Front) -> None:

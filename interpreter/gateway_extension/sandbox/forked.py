@@ -33,6 +33,7 @@ PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 38, 47, 4
 SECCOMP_MODE_FILTER = 2
 CAPABILITY_VERSION_3 = 0x20080522
 CAPABILITIES = 64
+BARE_DATA = 32 * 1024 * 1024  # of a process that has imported ipykernel and nothing else
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -91,7 +92,8 @@ def enter(fds: dict[str, int], groups: list[int], report: int) -> Any:
     for group in groups:
         os.write(group, b"0")
     os.nice(plan["nice"])
-    _set_limits(plan["rlimits"])
+    inherited = _inherited_data()
+    _set_limits([[k, v + inherited if k == resource.RLIMIT_DATA else v] for k, v in plan["rlimits"]])
     if plan["uid"] is not None:
         os.setgroups([])
         os.setresgid(plan["uid"], plan["uid"], plan["uid"])
@@ -112,6 +114,13 @@ def enter(fds: dict[str, int], groups: list[int], report: int) -> Any:
     close_all_but({0, 1, 2})
     _give_up_rights(base64.b64decode(plan["seccomp"]))
     return plan
+
+
+def _inherited_data() -> int:
+    """Bytes of data that are the zygote's, and so nothing that the session may be refused memory for."""
+    with open("/proc/self/status") as status:
+        size = next((int(line.split()[1]) * 1024 for line in status if line.startswith("VmData:")), 0)
+    return max(0, size - BARE_DATA)
 
 
 def _set_limits(limits: list[list[int]]) -> None:
