@@ -9,6 +9,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 KERNEL_STAMP := $(KERNEL_ENV)/.installed
 NODE_TOOLS := .node-tools
 NODE_STAMP := $(NODE_TOOLS)/.installed
+LIBRECHAT_STAMP := $(NODE_TOOLS)/librechat/.installed
 PIP_OPTIONS := --disable-pip-version-check --progress-bar on
 
 .DEFAULT_GOAL := help
@@ -20,7 +21,7 @@ help: ## List the targets
 run: $(SERVICE_STAMP) $(KERNEL_STAMP) ## Install what is missing, then start the service
 	@exec $(BIN)/jupyter interpreter serve $(ARGS)
 
-test: system-test $(DEV_STAMP) $(KERNEL_STAMP) $(NODE_STAMP) ## Install what is missing, then run all tests
+test: system-test $(DEV_STAMP) $(KERNEL_STAMP) $(NODE_STAMP) $(LIBRECHAT_STAMP) ## Install what is missing, then run all tests
 	@echo "==> tests"
 	@$(BIN)/python -m pytest $(ARGS)
 
@@ -48,10 +49,12 @@ bench: $(DEV_STAMP) $(KERNEL_STAMP) ## Measure; prints the tables of docs/benchm
 
 kernel-env: $(KERNEL_STAMP) ## The kernels' Python environment
 
-node-tools: $(NODE_STAMP) ## Programs of npm that the tests run
+node-tools: $(NODE_STAMP) $(LIBRECHAT_STAMP) ## Programs of npm that the tests run
 
 system: ## Debian packages that an installation needs (asks for nothing when they are there)
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || sh .ci/debian-packages $(PYTHON)-venv
+	@$(PYTHON) -c 'import ctypes.util as c, sys; sys.exit(not c.find_library("seccomp"))' \
+		|| sh .ci/debian-packages libseccomp2 || echo "==> without libseccomp kernels run without a sandbox"
 
 system-test: system ## Debian packages that the tests need
 	@sh .ci/debian-packages --for-tests
@@ -86,4 +89,11 @@ $(NODE_STAMP): tests/node/package.json tests/node/package-lock.json | $(DEV_STAM
 	@mkdir -p $(NODE_TOOLS)
 	@cp $^ $(NODE_TOOLS)
 	@$(BIN)/python tests/node/npm.py ci --prefix $(NODE_TOOLS) --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
+$(LIBRECHAT_STAMP): tests/node/librechat/package.json tests/node/librechat/package-lock.json | $(DEV_STAMP)
+	@echo "==> node tools: installing into $(NODE_TOOLS)/librechat"
+	@mkdir -p $(NODE_TOOLS)/librechat
+	@cp $^ $(NODE_TOOLS)/librechat
+	@$(BIN)/python tests/node/npm.py ci --prefix $(NODE_TOOLS)/librechat --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@

@@ -25,7 +25,7 @@ _REPLACEMENTS = (
     (re.compile(r"(sk-(?:container|estimator)-(?:id-)?)\d+"), r"\1…"),
     (re.compile(r"altair-viz-\w+"), "altair-viz"),
     (re.compile(r"\d+(?:\.\d+)? ?(?:ns|μs|µs|us|ms|s|min)\b"), "<time>"),
-    (re.compile(r"/(?:tmp|var|home|root|work)/[^\s'\":]*"), "<path>"),
+    (re.compile(r"/(?:tmp|var|home|root|work|mnt)/[^\s'\":]*"), "<path>"),
     (re.compile(r"<dc:date>.*?</dc:date>"), "<dc:date/>"),
 )
 

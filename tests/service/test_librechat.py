@@ -4,6 +4,7 @@ import asyncio
 import base64
 import hmac
 import json
+import os
 import re
 import time
 from collections.abc import AsyncIterator
@@ -488,3 +489,34 @@ async def test_a_file_that_has_expired_is_told(api: Api) -> None:
 @pytest.mark.parametrize("path", ["/files/..", "/files/x", "/download/x/y", "/sessions/%2e%2e/objects/y"])
 async def test_ids_of_another_form_lead_nowhere(api: Api, path: str) -> None:
     assert (await api.ask("GET", f"/librechat{path}", token="run")).code == 404
+
+
+async def test_uploads_end_after_a_day(api: Api, tmp_path: Path) -> None:
+    root = tmp_path / "state" / "librechat" / ("a" * 40)
+    for name, age in (("o" * 21, 25), ("n" * 21, 23)):
+        (root / name).mkdir(parents=True)
+        (root / name / "a.txt").write_bytes(b"1")
+        os.utime(root / name, (0, time.time() - age * 3600))
+    json_of(await upload(api, ("b.txt", b"1")))
+    assert not (root / ("o" * 21)).exists()
+    assert (root / ("n" * 21) / "a.txt").exists()
+
+
+async def test_a_client_that_goes_away_leaves_no_half_upload(api: Api, tmp_path: Path) -> None:
+    _, writer = await asyncio.open_connection("127.0.0.1", api.port)
+    part_head = '--B\r\nContent-Disposition: form-data; name="file"; filename="a.bin"\r\n\r\n'
+    head = (
+        f"POST /librechat/upload HTTP/1.1\r\nHost: x\r\nX-API-Key: {api.secrets['run']}\r\n"
+        f"Content-Type: multipart/form-data; boundary=B\r\nContent-Length: 900\r\n\r\n{part_head}"
+    )
+    writer.write(head.encode() + b"x" * 100)
+    while not (found := list((tmp_path / "state" / "librechat").glob("*/.uploads/*"))):
+        await asyncio.sleep(0)
+    writer.close()
+    while found[0].exists():
+        await asyncio.sleep(0)
+
+
+async def test_methods_that_a_route_has_not_are_told(api: Api) -> None:
+    answer = await api.ask("GET", "/librechat/exec", token="run")
+    assert (json_of(answer, 405)["code"], answer.headers["Allow"]) == ("method_not_allowed", "POST")

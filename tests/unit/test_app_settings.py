@@ -307,7 +307,8 @@ def test_show_config_never_shows_a_secret(
     out, err = capfd.readouterr()
     assert "hidden-word" not in out + err
     assert out.count(SECRET_IS_SET) == len(SECRETS) + 1
-    assert {"token", "gateway_token", "gateway_password", "store_url"} == set(SECRETS)
+    known = {"token", "gateway_token", "gateway_password", "librechat_jwt_secret", "store_url"}
+    assert known == set(SECRETS)
 
 
 def test_show_config_tells_where_each_value_comes_from(

@@ -2,13 +2,14 @@
 
 import ast
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from interpreter.errors import InvalidRequestError
+from interpreter.errors import InvalidRequestError, NotFoundError
 from interpreter.events import RunEvent
-from interpreter.frontends.librechat import programs
+from interpreter.frontends.librechat import programs, waiting
 from interpreter.frontends.librechat.answers import Origin, answer, pictures_of
 from interpreter.frontends.librechat.languages import (
     available_codes,
@@ -333,3 +334,22 @@ def test_the_end_of_a_program_is_told_in_words_that_the_client_passes_on(
     status: RunStatus, shown: Any
 ) -> None:
     assert programs.final_answer(run_of(status=status), {}) == shown
+
+
+def test_a_program_waits_for_its_owner_and_gives_way_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(waiting.time, "monotonic", lambda: now)
+    programs_ = waiting.Programs()
+    program: Any = SimpleNamespace(prepared=SimpleNamespace(session=SimpleNamespace(id=SESSION)))
+    first, second = programs_.put("owner", program), programs_.put("owner", program)
+    with pytest.raises(NotFoundError):
+        programs_.take("other", first)
+    assert programs_.take("owner", first) is program
+    with pytest.raises(NotFoundError):
+        programs_.take("owner", first)
+    assert programs_.take_forgotten(SESSION) == []
+    now += 61
+    assert programs_.take_forgotten("another") == []
+    assert programs_.take_forgotten(SESSION) == [program]
+    with pytest.raises(NotFoundError):
+        programs_.take("owner", second)

@@ -83,6 +83,7 @@ class ProgrammaticHandler(ExecHandler):
     async def _advance(self, program: Program) -> None:
         """Answer with the next calls, or with how the code ended."""
         try:
+            await self._started(program)
             async with asyncio.timeout(program.limit):
                 calls = await self._next_calls(program)
         except TimeoutError:
@@ -105,6 +106,13 @@ class ProgrammaticHandler(ExecHandler):
             )
         else:
             await self._finish(program)
+
+    async def _started(self, program: Program) -> None:
+        """Wait for the runs before it in its session, which does not count."""
+        if not program.seen:
+            async for event in program.active.events():
+                program.seen = event.id
+                return
 
     async def _next_calls(self, program: Program) -> list[JSON]:
         """The calls of tools that come next; none when the code has ended."""

@@ -13,6 +13,7 @@ from typing import Any
 from ...errors import InvalidRequestError
 from ...events import RunEvent
 from ...models import JSON, Run, RunStatus
+from .languages import cell_of
 
 MIME = "application/vnd.interpreter.tool-calls+json"
 PATIENCE = 300.0  # seconds that the code waits for the results of tools
@@ -112,7 +113,7 @@ def program_of(code: str, text: str, tools: Sequence[str], folder: str) -> str:
         stubs = [f'{name}() {{ _tool_call {_quoted(tool)} "$@"; }}\n' for name, tool in functions.items()]
         return f"{head}await _tool_calls.bash({_literal(_BASH_HEAD + ''.join(stubs) + text)})\n"
     stubs = [f"{name} = _tool_calls.function({tool!r})\n" for name, tool in functions.items()]
-    return f"{head}{''.join(stubs)}\n{text}"
+    return f"{head}{''.join(stubs)}\n{cell_of(code, text, ())}"
 
 
 def calls_of(event: RunEvent) -> list[JSON]:

@@ -131,8 +131,8 @@ class BubblewrapProvisioner(SandboxOptions):
         owner = os.stat(workspace, follow_symlinks=False).st_uid
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(WORKSPACE_TIMEOUT):
-                while owner in pool and pool.is_taken(owner):
-                    # A file lock can only be waited for without end.
+                # A file lock can only be waited for without end, or asked about again.
+                while owner in pool and pool.is_taken(owner):  # noqa: ASYNC110
                     await asyncio.sleep(WORKSPACE_POLL)
 
     def _make_place(self, folder: KernelFolder, workspace: str | None, runtime_dir: str) -> Place:
