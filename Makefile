@@ -6,6 +6,7 @@ KERNEL_ENV := .venv-kernel
 
 SERVICE_STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
+CLIENTS_STAMP := $(VENV)/.installed-clients
 KERNEL_STAMP := $(KERNEL_ENV)/.installed
 NODE_TOOLS := .node-tools
 NODE_STAMP := $(NODE_TOOLS)/.installed
@@ -21,7 +22,7 @@ help: ## List the targets
 run: $(SERVICE_STAMP) $(KERNEL_STAMP) ## Install what is missing, then start the service
 	@exec $(BIN)/jupyter interpreter serve $(ARGS)
 
-test: system-test $(DEV_STAMP) $(KERNEL_STAMP) $(NODE_STAMP) $(LIBRECHAT_STAMP) ## Install what is missing, then run all tests
+test: system-test $(DEV_STAMP) $(CLIENTS_STAMP) $(KERNEL_STAMP) $(NODE_STAMP) $(LIBRECHAT_STAMP) ## Install what is missing, then run all tests
 	@echo "==> tests"
 	@$(BIN)/python -m pytest $(ARGS)
 
@@ -72,6 +73,13 @@ $(SERVICE_STAMP): pyproject.toml | system
 $(DEV_STAMP): $(SERVICE_STAMP)
 	@echo "==> service environment: installing the tools for tests and checks"
 	@$(BIN)/python -m pip install $(PIP_OPTIONS) -e '.[test,lint,postgresql]'
+	@touch $@
+
+# Of the wheels only single modules are used: to install them would bring a hundred packages.
+$(CLIENTS_STAMP): tests/clients-requirements.txt tests/clients-wheels.txt $(DEV_STAMP)
+	@echo "==> service environment: installing the clients that the tests run"
+	@$(BIN)/python -m pip install $(PIP_OPTIONS) -r tests/clients-requirements.txt
+	@$(BIN)/python -m pip download $(PIP_OPTIONS) --no-deps --ignore-requires-python --dest $(VENV)/clients -r tests/clients-wheels.txt
 	@touch $@
 
 $(KERNEL_STAMP): gateway_config/kernel-requirements.txt gateway_config/install_kernel.py $(wildcard gateway_config/ipython/*.py) | system

@@ -99,6 +99,10 @@ async def burst(count: int) -> list[Row]:
             seconds = time.perf_counter() - begin
             load = os.getloadavg()[0]
             memory = statistics.median(private_bytes(manager) for manager in managers)
-        rows.append(Row(f"burst of {count} kernels, pandas imported (load {load:.1f})", system, seconds, "s", count))
-        rows.append(Row("private memory of an idle kernel, pandas imported", system, memory / 1e6, "MB", count))
+        rows.append(
+            Row(f"burst of {count} kernels, pandas imported (load {load:.1f})", system, seconds, "s", count)
+        )
+        rows.append(
+            Row("private memory of an idle kernel, pandas imported", system, memory / 1e6, "MB", count)
+        )
     return rows

@@ -12,15 +12,22 @@ Nothing is imported before the user imports matplotlib: an import hook waits for
 **Output faster than it is read.** ZeroMQ's XPUB socket drops messages when 1000 wait. With
 XPUB_NODROP the kernel waits instead, and the gateway need not keep what it can't handle yet.
 
+**Text that is no Unicode.** Python strings can hold half a character, which UTF-8 has no bytes for. It
+becomes U+FFFD; ipykernel would drop the message, or turn it into another error.
+
+**Programs that print much** are not slowed down by a copy of their output that nobody reads.
+
 **One huge print** would be one huge message; here it keeps its head and its tail and says in its
 metadata what is missing (names as in the gateway's `bounding.py`, which does it again for code that
 gets around this).
 """
 
+import faulthandler
 import importlib.abc
 import importlib.util
 import json
 import os
+import re
 import shutil
 import sys
 import threading
@@ -29,6 +36,7 @@ from pathlib import Path
 INLINE = "module://matplotlib_inline.backend_inline"
 MAX_STREAM_CHARACTERS = 512 * 1024
 """Of one stream message: head and tail together."""
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 MAX_WAITING_MESSAGES = 100
 """That the kernel keeps for each reader before it waits."""
 
@@ -42,6 +50,8 @@ def load_ipython_extension(shell):
             wait_instead_of_dropping(kernel.iopub_thread)
             send_in_flush(kernel.iopub_thread)
             cut_huge_streams(kernel.session)
+            pack_any_text(kernel.session)
+            stop_echoing()
 
 
 def wait_instead_of_dropping(iopub_thread):
@@ -53,6 +63,23 @@ def wait_instead_of_dropping(iopub_thread):
         iopub_thread.socket.setsockopt(zmq.SNDHWM, MAX_WAITING_MESSAGES)
 
     iopub_thread.schedule(configure)
+
+
+def stop_echoing():
+    """Ends the copy that ipykernel writes of what programs print to file descriptors 1 and 2.
+
+    The copy goes to the kernel's own stdout and stderr. A sandbox reads these slowly, and then a
+    program that prints much would wait for it. What is left there is the last word of a crash.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        copy = getattr(stream, "_original_stdstream_copy", None)
+        if copy is None:
+            continue
+        if stream is sys.stderr:
+            faulthandler.enable(os.fdopen(os.dup(copy), "w"))
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, copy)
+        os.close(null)
 
 
 def send_in_flush(iopub_thread):
@@ -80,6 +107,30 @@ def cut_huge_streams(session):
         return send(stream, msg_or_type, *args, **kwargs)
 
     session.send = send_cut
+
+
+def pack_any_text(session):
+    """A half of a character (a lone surrogate) in an output must not lose the whole message."""
+    pack = session.pack
+
+    def pack_whole(content):
+        try:
+            return pack(content)
+        except UnicodeEncodeError:
+            return pack(without_surrogates(content))
+
+    session.pack = pack_whole
+
+
+def without_surrogates(value):
+    """A copy of JSON-able content with U+FFFD for each lone surrogate."""
+    if isinstance(value, str):
+        return LONE_SURROGATE.sub("\ufffd", value)
+    if isinstance(value, dict):
+        return {without_surrogates(key): without_surrogates(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_surrogates(item) for item in value]
+    return value
 
 
 def cut_stream(message):

@@ -3,6 +3,7 @@
 from tornado.routing import URLSpec
 
 from ..api.base import Toolbox
+from .jupyter import PATHS as JUPYTER_PATHS
 from .jupyter import make_routes as jupyter_routes
 from .librechat import PATHS as LIBRECHAT_PATHS
 from .librechat import make_routes as librechat_routes
@@ -11,7 +12,7 @@ from .mcp import make_routes as mcp_routes
 from .mcp_sse import PATHS as MCP_SSE_PATHS
 from .mcp_sse import make_routes as mcp_sse_routes
 
-PATHS = (*LIBRECHAT_PATHS, *MCP_PATHS, *MCP_SSE_PATHS)
+PATHS = (*JUPYTER_PATHS, *LIBRECHAT_PATHS, *MCP_PATHS, *MCP_SSE_PATHS)
 """Paths of front ends that the documentation may name; ``{…}`` stands for one part."""
 
 

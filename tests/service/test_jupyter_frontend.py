@@ -427,6 +427,16 @@ async def test_no_frame_is_over_what_a_small_client_takes(jupyter: Front) -> Non
         assert "\n".join(content["data"]["text/plain"] for content in shown) == json.loads(lines)
 
 
+async def test_what_is_not_shown_live_is_sent_at_the_end(tmp_path: Path) -> None:
+    async with front(tmp_path, max_output_bytes=100_000) as jupyter, jupyter.kernel() as socket:
+        printed = text(await socket.run("flood 90 1000"))
+        assert len(printed.replace("\n", "")) == 90 * 999
+        assert "not shown live" not in printed
+        cut = await socket.run("flood 500 1000")
+        assert 50_000 < len(text(cut)) < 101_000
+        assert "stdout was cut" in text(cut, "stderr")
+
+
 async def test_a_tornado_client_gets_large_frames_whole(tmp_path: Path) -> None:
     async with front(tmp_path, max_code_bytes=8 * LIMIT) as jupyter:
         socket = await jupyter.connect(await jupyter.start_kernel(), headers={"User-Agent": "Tornado/6.5"})

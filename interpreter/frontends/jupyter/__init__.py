@@ -30,6 +30,8 @@ ROUTES: tuple[tuple[str, type[JupyterHandler]], ...] = (
     ("/api/contents/{path}", contents_routes.ContentsHandler),
 )
 
+PATHS = tuple(path for path, _ in ROUTES)
+
 
 def make_routes(toolbox: Toolbox) -> list[URLSpec]:
     """The rules of all these routes; a slash at the end is allowed, as clients send it."""

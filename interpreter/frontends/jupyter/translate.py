@@ -5,6 +5,7 @@ Sources: "Messaging in Jupyter" (jupyter-client.readthedocs.io). What a run has 
 clients end at ``idle`` and show nothing else.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,7 +14,9 @@ from ...models import JSON
 from ...outputs.text import strip_ansi
 from .wire import Outgoing
 
-_NOT_LIVE = "[… the rest of "  # how `outputs.live` begins its note that a stream is not shown on
+_NOT_LIVE = re.compile(
+    r"\n\[… the rest of [^\n]* is not shown live …\]\n\Z"
+)  # the last word of `outputs.live`
 _NAMES = {
     "timeout": "TimeoutError",
     "interrupted": "KeyboardInterrupt",
@@ -44,8 +47,8 @@ class Translator:
         self._run_id = run_id
         self._stderr_to_stdout = stderr_to_stdout
         self._silent = silent
-        self._sent: dict[int, str] = {}  # text of streams, by the output's index
-        self._seen = 0  # outputs of which something was sent
+        self._sent: dict[int, list[str]] = {}  # what was sent of outputs, of streams their text, by index
+        self._broken_off: set[int] = set()  # streams whose rest comes at the end
         self._errors: list[str] = []
 
     def translate(self, event: RunEvent) -> list[Outgoing]:
@@ -54,13 +57,12 @@ class Translator:
         if event.kind == "run.started":
             return self._shown(self._input(data))
         if event.kind == "output":
-            self._seen = max(self._seen, data["index"] + 1)
             return self._shown(*self._output(data["index"], data["output"]))
         if event.kind == "output.update":
             return self._shown(self._display("update_display_data", data["index"], data["output"]))
         if event.kind == "output.clear":
             self._sent.clear()
-            self._seen = 0
+            self._broken_off.clear()
             return self._shown(self._iopub("clear_output", {"wait": False}))
         if event.kind == COMPLETED:
             return self._end(data)
@@ -77,10 +79,13 @@ class Translator:
         return self._iopub("execute_input", {"code": run["code"], "execution_count": self.execution_count})
 
     def _output(self, index: int, output: JSON) -> Iterator[Outgoing]:
-        kind = output["output_type"]
+        kind, sent = output["output_type"], self._sent.setdefault(index, [])
         if kind == "stream":
-            self._sent[index] = self._sent.get(index, "") + output["text"]
-            yield from self._stream(output["name"], output["text"])
+            text, broken_off = _NOT_LIVE.subn("", output["text"])
+            sent.append(text)
+            if broken_off:
+                self._broken_off.add(index)
+            yield from self._stream(output["name"], text)
         elif kind == "error":
             yield from self._error(output["ename"], output["evalue"], output["traceback"])
         else:
@@ -139,13 +144,11 @@ class Translator:
     def _missing(self, outputs: list[JSON]) -> Iterator[Outgoing]:
         """What was not shown live: the tail of a flood, and outputs beyond what events carry."""
         for index, output in enumerate(outputs):
-            sent = self._sent.get(index)
-            if index >= self._seen:
+            if index not in self._sent:
                 yield from self._output(index, output)
-            elif sent is not None and _NOT_LIVE in sent and output["output_type"] == "stream":
-                head = sent[: sent.rindex(_NOT_LIVE)].rstrip("\n")
-                rest = output["text"][_common_length(head, output["text"]) :]
-                yield from self._stream(output["name"], rest)
+            elif index in self._broken_off and output["output_type"] == "stream":
+                start = _common_length("".join(self._sent[index]), output["text"])
+                yield from self._stream(output["name"], output["text"][start:])
 
     def _reply(self, run: JSON, error: JSON | None) -> Outgoing:
         content: JSON = {"status": "ok", "payload": [], "user_expressions": {}}

@@ -6,13 +6,17 @@ a session runs, and nothing of a session is ever in the zygote: the plan is read
 """
 
 import base64
+import contextlib
 import ctypes
 import gc
 import json
+import locale
 import os
 import resource
 import signal
+import site
 import sys
+import time
 from typing import Any
 
 CLONE_NEWUSER = 0x10000000
@@ -28,18 +32,19 @@ NAMESPACES = (
     ("mnt", 0x00020000),
     ("user", CLONE_NEWUSER),
 )
-PR_SET_DUMPABLE, PR_SET_NAME, PR_SET_SECCOMP, PR_CAPBSET_DROP = 4, 15, 22, 24
+PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP = 4, 22, 24
 PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 38, 47, 4
 SECCOMP_MODE_FILTER = 2
 CAPABILITY_VERSION_3 = 0x20080522
 CAPABILITIES = 64
+MAX_FDS = 1024
 BARE_DATA = 32 * 1024 * 1024  # of a process that has imported ipykernel and nothing else
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class _Program(ctypes.Structure):
-    _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.c_char_p)]  # noqa: RUF012
+    _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
 
 
 def _check(result: int, what: str) -> None:
@@ -65,14 +70,17 @@ def set_capabilities(kept: int) -> None:
     _check(_libc.capset(header, data), "capset")
 
 
+def set_no_new_privileges() -> None:
+    """Nothing that is executed from now on gets more rights than we have."""
+    _check(_prctl(PR_SET_NO_NEW_PRIVS, 1), "no_new_privs")
+
+
 def close_all_but(kept: set[int]) -> None:
     """Close every descriptor that is not in ``kept``."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in kept:
-            try:
+            with contextlib.suppress(OSError):  # one of them was for listing them
                 os.close(int(name))
-            except OSError:
-                pass  # the one that listed them
 
 
 def read_plan(fd: int) -> Any:
@@ -111,7 +119,7 @@ def enter(fds: dict[str, int], groups: list[int], report: int) -> Any:
     null = os.open("/dev/null", os.O_RDONLY)
     for source, target in ((null, 0), (stderr, 1), (stderr, 2)):
         os.dup2(source, target)
-    close_all_but({0, 1, 2})
+    os.closerange(3, MAX_FDS)  # there may be no /proc here
     _give_up_rights(base64.b64decode(plan["seccomp"]))
     return plan
 
@@ -132,7 +140,7 @@ def _set_limits(limits: list[list[int]]) -> None:
 
 def _give_up_rights(filter_: bytes) -> None:
     set_capabilities(0)
-    _check(_prctl(PR_SET_NO_NEW_PRIVS, 1), "no_new_privs")
+    set_no_new_privileges()
     _check(_prctl(PR_SET_DUMPABLE, 1), "dumpable")  # as after an exec: /proc/self belongs to the process
     program = _Program(len(filter_) // 8, filter_)
     _check(_libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0), "seccomp")
@@ -155,11 +163,12 @@ def renew(plan: Any) -> None:
 
 
 def _renew_environment(env: dict[str, str]) -> None:
-    import time  # noqa: PLC0415
-
     os.environ.clear()
     os.environ.update(env)
     time.tzset()
+    with contextlib.suppress(locale.Error):
+        locale.setlocale(locale.LC_CTYPE, "")  # as every Python does when it starts
+    site.USER_SITE = site.USER_BASE = None  # found again when somebody asks
     path = [entry for entry in env.get("PYTHONPATH", "").split(":") if entry]
     sys.path[:0] = [os.getcwd(), *path]  # the first is of "python -m"
 

@@ -36,6 +36,7 @@ class Forking:
         """Start the sandbox with the stand-in in it."""
         self._box = box
         stdin, self._fds["code"] = os.pipe()
+        os.set_blocking(self._fds["code"], False)  # the session can fill the pipe; nobody must wait for it
         self._fds["ready"], stdout = os.pipe()
         try:
             return start_held(dataclasses.replace(box, argv=STAND_IN), terms, Ends(stdin, stdout))
@@ -72,6 +73,10 @@ class Forking:
         waiting.register(self._fds["ready"], select.POLLIN)
         if not waiting.poll(READY_TIMEOUT * 1000) or not os.read(self._fds["ready"], 1):
             raise SandboxError("the sandbox for a forked kernel was not made")
+
+    def is_over(self) -> bool:
+        """Whether the kernel has ended, which ends the sandbox unless somebody inside stopped the stand-in."""
+        return self.kernel is not None and not self.kernel.is_alive()
 
     def signal(self, number: int) -> None:
         """Send a signal to the kernel's process group."""

@@ -79,6 +79,8 @@ def main(fd: int) -> None:
     _check(_libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "parent death signal")
     if os.getppid() != plan["parent"]:
         os._exit(1)
+    # A gateway under nohup would pass that on: a closed terminal would then end nothing inside.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     os.chdir("/")
     os.umask(0o022)
     os.execve(plan["argv"][0], plan["argv"], {})  # noqa: S606

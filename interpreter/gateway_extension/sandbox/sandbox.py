@@ -14,11 +14,11 @@ from .bubblewrap import HeldProcess, SandboxError, Terms, start_held
 from .cgroups import ControlGroup, Parents
 from .command import Box
 from .folders import KernelFolder
+from .forking import Forking
 from .helper import Helper
 from .limits import Limits
 from .proxy import Rule
 from .uids import UidLease
-from .forking import Forking
 from .watchdog import Watchdog, Watched
 
 NETWORK_POLICIES = ("none", "allowlist", "full")
@@ -81,7 +81,7 @@ class Sandbox:
     oom_kills: int = 0  # processes that the system ended for want of memory; known at the end
     ended: threading.Event = field(default_factory=threading.Event)
     _held: HeldProcess | None = None
-    _terms: Terms = Terms(None)
+    _terms: Terms | None = None
     _cgroup: ControlGroup | None = None
     _helpers: list[Helper] = field(default_factory=list)
     _watchdog: Watchdog | None = None
@@ -91,7 +91,7 @@ class Sandbox:
         """Start bubblewrap; the kernel itself waits. From the thread that the kernel's life hangs on."""
         if self.parents.version:
             self._cgroup = ControlGroup(self.parents, self.name, self.limits)
-        terms = self._terms = Terms(
+        self._terms = terms = Terms(
             uid=self.place.drop_to,
             cgroup_procs=self._cgroup.procs_files if self._cgroup is not None else (),
             rlimits=self.limits.rlimits(own_uid=self.place.lease is not None),
@@ -127,18 +127,19 @@ class Sandbox:
             self._cgroup,
             self.place.uid,
             self._roots,
+            self.forking.is_over if self.forking is not None else None,
         )
         self._watchdog = Watchdog(watched, self._on_end)
         self._watchdog.start()
         held.go()
-        if self.forking is not None:
+        if self.forking is not None and self._terms is not None:
             inside = () if self.place.lease is not None else self.limits.process_rlimits()
             self.forking.fork(held, self._terms, inside)
 
     def _roots(self) -> list[int]:
         held, forking = self._held, self.forking
         roots = [held.init] if held is not None else []
-        if forking is not None and forking.kernel is not None and forking.kernel.is_alive():
+        if forking is not None and forking.kernel is not None and not forking.is_over():
             roots.append(forking.kernel.pid)
         return roots
 

@@ -23,6 +23,7 @@ WALK_SHARE = 8  # a count that took t seconds is followed by WALK_SHARE * t seco
 SLACK = 16 * MIB  # growth that is tolerated once writing has been stopped
 MAX_SOCKET_FOLDER = 64  # entries of the socket folder: a kernel makes five
 MAX_FAILURES = 20  # looks in a row
+MAX_TICKS_OVER = 8  # in which a sandbox has to end after its kernel
 LOG_BYTES = 8 * 1024
 LOG_CHUNK = 64 * 1024  # of stderr per tick; who writes more waits
 
@@ -40,6 +41,7 @@ class Watched:
     cgroup: ControlGroup | None
     uid: int
     roots: Callable[[], Sequence[int]]  # of its processes: `init`, and a kernel forked into the sandbox
+    is_over: Callable[[], bool] | None = None  # whether that kernel has ended, which ends the sandbox
 
 
 class Watchdog:
@@ -75,6 +77,7 @@ class Watchdog:
 
     def _run(self) -> None:
         reason: str | None = None
+        over = 0
         ended = select.poll()
         ended.register(self._watched.init_fd, select.POLLIN)
         ended.register(self._wake_read, select.POLLHUP)
@@ -82,6 +85,9 @@ class Watchdog:
             while not ended.poll(TICK * 1000):
                 self._drain()
                 reason = reason or self._try_to_look()
+                over = (over + 1) if self._watched.is_over is not None and self._watched.is_over() else 0
+                if over > MAX_TICKS_OVER:
+                    reason = reason or "the kernel ended"
                 if reason:
                     signal.pidfd_send_signal(self._watched.init_fd, signal.SIGKILL)
             self._drain()

@@ -150,11 +150,10 @@ class Zygote:
         self._kernels: dict[int, int] = {}  # pidfd → pipe for the exit code
         self._stopped = self._told_ends = False
         self._lock = threading.Lock()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._control = ours
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, open(self._log_file, "wb") as log:
             self._process = subprocess.Popen(  # noqa: S603
-                [origin.python, *origin.options, "-s", MAIN, str(theirs.fileno()), *origin.imports],
+                [origin.python, *origin.options, MAIN, str(theirs.fileno()), *origin.imports],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -184,6 +183,8 @@ class Zygote:
             _log.debug("no answer of the zygote", exc_info=error)
         if not answer:
             self.stop()
+            os.close(self._pidfd)
+            self._control.close()
             text = self._log_file.read_text(errors="replace").strip().splitlines()
             raise ZygoteError(f"the fork server did not start: {text[-1] if text else 'it said nothing'}")
         for name in json.loads(answer)["missing"]:
@@ -211,7 +212,7 @@ class Zygote:
         if "pid" not in content:
             raise ZygoteError(f"the kernel could not be forked: {content['error']}")
         self._remember(os.dup(handles[0]), os.dup(target.code))
-        return ForkedKernel(content["pid"], handles[0])
+        return ForkedKernel(int(content["pid"]), handles[0])
 
     def _remember(self, handle: int, code: int) -> None:
         with self._lock:
@@ -333,7 +334,8 @@ def find_zygote(origin: Origin, folder: Path, *, clock: Callable[[], float] = ti
 def _check_program(python: str) -> None:
     """Every process has a way to the file that it was started from (/proc/self/exe), and a fork's lies
     outside of the sandbox, where nothing makes it read-only: its owner must not be the kernel's user."""
-    if os.geteuid() != 0 and os.stat(python).st_uid == os.geteuid():
+    mine = os.geteuid() != 0 and (os.stat(python).st_uid == os.geteuid() or os.access(python, os.W_OK))
+    if mine:
         raise ZygoteError("the fork server needs a Python program that belongs to another user (say, root)")
 
 

@@ -1,6 +1,6 @@
 """The zygote: a process of the kernels' Python that has imported what kernels need, and forks into them.
 
-``python -s zygote_main.py FD MODULES…``; FD is a SOCK_SEQPACKET socket of the gateway, whose end is the
+``python zygote_main.py FD MODULES…``; FD is a SOCK_SEQPACKET socket of the gateway, whose end is the
 zygote's. Each message asks for one kernel: JSON with the names of the descriptors that come with it. The
 answer goes to the descriptor ``reply``: JSON ``{"pid": …}`` with a pidfd, or ``{"error": …}``. When a kernel
 ends, its exit code (128 + the number of a signal) is written to the descriptor ``code``.
@@ -9,6 +9,7 @@ It has one thread, no ZeroMQ context, no event loop, no file of a session, and a
 anything of the gateway. Standard library only, and nothing of this package but ``forked.py``.
 """
 
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -106,10 +107,8 @@ class Zygote:
 
     def _answer(self, reply: int, content: dict[str, Any], fds: list[int]) -> None:
         with socket.socket(fileno=reply) as end:
-            try:
+            with contextlib.suppress(OSError):  # perhaps nobody waits any more
                 socket.send_fds(end, [json.dumps(content).encode()], fds)
-            except OSError:
-                pass  # nobody waits any more
 
     def _reap(self, handle: int) -> None:
         pid, code = self._kernels.pop(handle)
@@ -117,10 +116,8 @@ class Zygote:
         os.close(handle)
         _, status = os.waitpid(pid, 0)
         number = os.waitstatus_to_exitcode(status)
-        try:
+        with contextlib.suppress(OSError):  # the sandbox may have ended before
             os.write(code, b"%d\n" % (number if number >= 0 else 128 - number))
-        except OSError:
-            pass  # the sandbox has ended before
         os.close(code)
 
 
@@ -128,6 +125,7 @@ def prepare(modules: list[str], forked: Any) -> list[str]:
     """Import the modules; the ones that are not installed here. As root: with hardly any right."""
     if os.geteuid() == 0:
         forked.set_capabilities(1 << CAP_SETGID | 1 << CAP_SETUID)
+    forked.set_no_new_privileges()
     gc.disable()
     missing = []
     for name in modules:

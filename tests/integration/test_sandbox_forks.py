@@ -1,0 +1,340 @@
+"""What a fork must not have in common with the process it comes from, nor with its siblings."""
+
+import ast
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sandbox_kit import IS_ROOT, PROJECT, Boxed, boxed, kernel_python
+
+from interpreter.gateway_extension.sandbox.zygote import ForkCommand
+
+FORK: dict[str, Any] = {"fork_server": True}
+PLAIN = [kernel_python(), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+
+
+def zygote_of(kernel: Boxed) -> int:
+    return int(kernel.provisioner._sandbox.forking.zygote.pid)
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[tuple[Boxed, Boxed]]:
+    """Two kernels of one zygote."""
+    with (
+        boxed(FORK, env={"TZ": "Asia/Tokyo"}, argv=PLAIN) as one,
+        boxed(FORK, env={"TZ": "America/New_York"}, argv=PLAIN) as two,
+    ):
+        assert zygote_of(one) == zygote_of(two)
+        yield one, two
+
+
+@pytest.fixture(scope="module")
+def cold() -> Iterator[Boxed]:
+    with boxed({"fork_server": False}, env={"TZ": "Asia/Tokyo"}, argv=PLAIN) as kernel:
+        kernel.run("import numpy, pandas, matplotlib.pyplot")
+        yield kernel
+
+
+def test_it_has_imported_what_the_zygote_has(pair: tuple[Boxed, Boxed]) -> None:
+    code = "import sys; print([n for n in ('numpy', 'pandas', 'matplotlib.pyplot') if n not in sys.modules])"
+    assert pair[0].run(code) == "[]\n"
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "__import__('random').random()",
+        "__import__('numpy').random.rand()",
+        "__import__('numpy').random.default_rng().random()",
+        "__import__('numpy').random.get_state()[1].tolist()",
+        "__import__('uuid').uuid4()",
+        "__import__('uuid').uuid1()",
+        "__import__('secrets').token_hex()",
+        "__import__('ssl').RAND_bytes(8)",
+        "__import__('tempfile').mktemp()",
+        "bytes(__import__('multiprocessing').current_process().authkey)",
+        "get_ipython().kernel.session.session",
+        "__import__('jupyter_client').session.new_id()",
+    ],
+)
+def test_what_is_random_differs_between_siblings(pair: tuple[Boxed, Boxed], expression: str) -> None:
+    first, second = (kernel.run(f"print({expression})") for kernel in pair)
+    assert first != second
+    assert "Error" not in first
+
+
+# What a kernel that was started has, a forked one has too. Name → code that prints it.
+PORTRAIT = {
+    "environment": "{k: v for k, v in os.environ.items() if k not in ('LINES', 'COLUMNS')}",
+    "arguments": "[re.sub(r'jks[^ ]*', '', a) for a in sys.argv]",
+    "path": "sys.path",
+    "flags": "sys.flags[:-2]",
+    "folder": "os.getcwd()",
+    "home": "(os.path.expanduser('~'), __import__('IPython').paths.get_ipython_dir(), __import__('site').getusersitepackages())",
+    "jupyter": "__import__('jupyter_core.paths').paths.jupyter_config_path()",
+    "temporary": "__import__('tempfile').gettempdir()",
+    "matplotlib": "(mpl.get_configdir(), mpl.get_cachedir(), mpl.matplotlib_fname(), mpl.rcParams['backend'], mpl.rcParams['savefig.dpi'])",
+    "signals": "{s.name: getattr(signal.getsignal(s), '__qualname__', str(signal.getsignal(s))) for s in signal.valid_signals() if isinstance(s, signal.Signals)}",
+    "mask": "signal.pthread_sigmask(signal.SIG_BLOCK, ())",
+    "groups": "(os.getpgid(0) == os.getpid(), os.getsid(0) == os.getpid(), os.getgroups(), os.getuid(), os.getgid(), os.getresuid())",
+    "nice": "os.nice(0)",
+    "umask": "(os.umask(0o22), os.umask(0o22))[0]",
+    "limits": "{n: resource.getrlimit(getattr(resource, n)) for n in dir(resource) if n.startswith('RLIMIT_') and n != 'RLIMIT_DATA'}",
+    "threads": "sorted(t.name.rpartition('-')[0] or t.name for t in threading.enumerate())",
+    "main thread": "(threading.main_thread().ident == threading.get_ident(), threading.get_native_id() == os.getpid())",
+    "files": "sorted(re.sub(r'[0-9]+', 'N', os.readlink(f'/proc/self/fd/{n}')) for n in os.listdir('/proc/self/fd') if os.path.exists(f'/proc/self/fd/{n}') or 1 if os.path.islink(f'/proc/self/fd/{n}'))",
+    "event loop": "(type(asyncio.get_event_loop_policy()).__name__, type(asyncio.get_running_loop()).__name__)",
+    "logging": "(logging.root.level, logging.root.handlers)",
+    "warnings": "sorted(map(str, warnings.filters))",
+    "garbage": "(gc.isenabled(), gc.get_threshold())",
+    "main module": "sorted(n for n in vars(sys.modules['__main__']) if not n.startswith('_') and n not in ('numpy', 'pandas', 'matplotlib'))",
+    "streams": "(type(sys.stdout).__name__, sys.stdout.encoding, type(sys.__stdout__).__name__, sys.__stderr__.encoding, sys.__stdin__.encoding)",
+    "locale": "(__import__('locale').getlocale(), sys.getfilesystemencoding())",
+    "time": "(time.tzname, time.localtime(0).tm_hour)",
+    "death signal": "(ctypes.CDLL(None).prctl(2, ctypes.byref(x := ctypes.c_int(9)), 0, 0, 0), x.value)",
+    "dumpable": "ctypes.CDLL(None).prctl(3, 0, 0, 0, 0)",
+    "recursion": "(sys.getrecursionlimit(), sys.getswitchinterval(), sys.gettrace(), sys.getprofile())",
+    "status": "[l for l in open('/proc/self/status') if l.startswith(('Cap', 'Seccomp', 'NoNew', 'Uid', 'Gid', 'Groups', 'Sig', 'Shd', 'Umask', 'Threads', 'Speculation_Store'))]",
+    "namespaces": "sorted(os.listdir('/proc/self/ns'))",
+}
+PORTRAIT_IMPORTS = """
+import asyncio, ctypes, gc, logging, os, re, resource, signal, sys, threading, time, warnings
+import matplotlib as mpl
+"""
+
+
+@pytest.mark.parametrize("name", PORTRAIT)
+def test_it_is_like_one_that_was_started(pair: tuple[Boxed, Boxed], cold: Boxed, name: str) -> None:
+    forked, started = (
+        kernel.run(f"{PORTRAIT_IMPORTS}\nprint({PORTRAIT[name]})") for kernel in (pair[0], cold)
+    )
+    assert forked == started
+    assert "Error" not in forked
+
+
+def test_process_ids_are_its_own(pair: tuple[Boxed, Boxed]) -> None:
+    kernel = pair[0]
+    pid = int(kernel.run("import os; print(os.getpid())"))
+    assert kernel.run("print(os.readlink('/proc/self'))") == f"{pid}\n"
+    request = kernel.start_run("1")
+    assert kernel.client is not None
+    while (reply := kernel.client.get_shell_msg(timeout=10))["parent_header"].get("msg_id") != request:
+        pass
+    assert reply["header"]["msg_id"].split("_")[1] == str(pid)
+
+
+def test_each_has_its_time_zone(pair: tuple[Boxed, Boxed]) -> None:
+    code = "import pandas, datetime; print(datetime.datetime(2026, 1, 1).astimezone().utcoffset().total_seconds())"
+    assert [kernel.run(code) for kernel in pair] == ["32400.0\n", "-18000.0\n"]
+
+
+def test_figures_and_linear_algebra_work(pair: tuple[Boxed, Boxed]) -> None:
+    kernel = pair[0]
+    messages: list[dict[str, Any]] = []
+    assert kernel.client is not None
+    kernel.client.execute_interactive(
+        "import matplotlib.pyplot as plt; plt.plot([1, 2])", output_hook=messages.append, timeout=30
+    )
+    assert any("image/png" in m["content"].get("data", {}) for m in messages)
+    code = "import numpy as np; a = np.ones((900, 900)); print((a @ a)[0, 0], pd.DataFrame(a).sum().sum())"
+    assert kernel.run(f"import pandas as pd; {code}") == "900.0 810000.0\n"
+
+
+def test_a_processor_quota_is_the_number_of_threads() -> None:
+    code = """
+import ctypes, numpy
+path = next(l.split()[-1] for l in open('/proc/self/maps') if 'openblas' in l)
+print(ctypes.CDLL(path).scipy_openblas_get_num_threads64_(), os.environ['OMP_NUM_THREADS'])
+"""
+    with boxed(FORK | {"cpu_quota": 1.0}) as kernel:
+        assert kernel.run(f"import os{code}") == "1 1\n"
+
+
+def test_modules_of_the_session_are_found_before_others(pair: tuple[Boxed, Boxed]) -> None:
+    code = "open('own_module.py', 'w').write('x = 5'); import own_module; print(own_module.x)"
+    assert pair[0].run(code) == "5\n"
+
+
+def test_processes_of_python_can_be_started(pair: tuple[Boxed, Boxed]) -> None:
+    code = """
+import concurrent.futures as f, multiprocessing as m
+with f.ProcessPoolExecutor(2, mp_context=m.get_context('fork')) as pool: print(sum(pool.map(abs, range(-5, 5))))
+"""
+    assert pair[0].run(code) == "25\n"
+
+
+def test_a_polite_end_runs_what_was_registered_for_it() -> None:
+    with boxed(FORK) as kernel:
+        kernel.run("import atexit; atexit.register(lambda: open('ended', 'w').close())")
+        kernel.manager.shutdown_kernel()
+        assert (kernel.workspace / "ended").exists()
+
+
+def test_the_program_outside_can_not_be_changed_through_its_link(pair: tuple[Boxed, Boxed]) -> None:
+    code = """
+import os
+exe = '/proc/self/exe'
+for attempt in (
+    lambda: os.chmod(exe, 0), lambda: os.utime(exe), lambda: os.truncate(exe, 0), lambda: os.open(exe, os.O_RDWR),
+    lambda: os.link(exe, 'program', follow_symlinks=True), lambda: os.setxattr(exe, 'user.x', b'1'),
+    lambda: os.open(f'{exe}/../..', os.O_RDONLY), lambda: os.listdir('/proc/self/map_files/../root/root'),
+):
+    try: attempt(); print('done')
+    except OSError: pass
+print('tried')
+"""
+    assert pair[0].run(code) == "tried\n"
+
+
+def test_who_stops_or_floods_what_stands_for_the_kernel_only_ends_the_session() -> None:
+    code = """
+import os, signal
+os.kill(2, signal.SIGSTOP)
+fd = os.open('/proc/2/fd/0', os.O_WRONLY | os.O_NONBLOCK)
+try:
+    while True: os.write(fd, bytes(4096))
+except BlockingIOError: pass
+os._exit(5)
+"""
+    with boxed(FORK) as kernel, boxed(FORK) as other:
+        kernel.start_run(code)
+        kernel.wait_for_death()
+        with boxed(FORK) as next_one:  # the zygote waits for nobody
+            assert next_one.run("print(1)") == other.run("print(1)") == "1\n"
+
+
+def environment_of(pid: int) -> set[str]:
+    return {
+        entry.partition("=")[0] for entry in Path(f"/proc/{pid}/environ").read_text().split("\0") if entry
+    }
+
+
+def test_the_zygote_has_one_thread_no_secret_and_nothing_of_a_session() -> None:
+    with boxed(
+        FORK, env={"SERVICE_TOKEN": "secret-of-the-gateway", "KERNEL_NAME": "secret-of-the-session"}
+    ) as kernel:
+        pid = zygote_of(kernel)
+        before = sorted(os.listdir(f"/proc/{pid}/fd"))
+        assert kernel.run("import os; print(os.environ['KERNEL_NAME'])") == "secret-of-the-session\n"
+        assert len(os.listdir(f"/proc/{pid}/task")) == 1
+        names = {
+            "PATH",
+            "LANG",
+            "HOME",
+            "MPLCONFIGDIR",
+            "MPLBACKEND",
+            "LC_CTYPE",
+            "PYDEVD_DISABLE_FILE_VALIDATION",
+        }
+        assert environment_of(pid) <= names | {"JE_ARROW_MALLOC_CONF"}
+        assert not _memory_holds(pid, [b"secret-of-the-" + b"gateway", b"secret-of-the-" + b"session"])
+        status = Path(f"/proc/{pid}/status").read_text()
+        assert re.findall(r"Cap(?:Prm|Eff|Bnd):\t(\w+)", status) == (
+            ["00000000000000c0"] * 3 if IS_ROOT else ANY
+        )
+        assert len(before) == 4 + 2 * _kernels(pid)  # 0, 1, 2, the gateway's socket; two of each kernel
+
+
+ANY = type("Any", (), {"__eq__": lambda *_: True, "__hash__": None})()
+
+
+def _kernels(zygote: int) -> int:
+    return len(Path(f"/proc/{zygote}/task/{zygote}/children").read_text().split())
+
+
+def _memory_holds(pid: int, texts: list[bytes]) -> bool:
+    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb") as memory:
+        for line in maps:
+            start, end = (int(value, 16) for value in line.split()[0].split("-"))
+            if "rw" in line:
+                memory.seek(start)
+                content = memory.read(end - start)
+                if any(text in content for text in texts):
+                    return True
+    return False
+
+
+def test_a_killed_zygote_is_replaced_and_its_kernels_live_on(caplog: pytest.LogCaptureFixture) -> None:
+    with boxed(FORK) as kernel:
+        zygote = zygote_of(kernel)
+        kernel.run("x = 'kept'")
+        os.kill(zygote, signal.SIGKILL)
+        with boxed(FORK) as next_one:
+            assert zygote_of(next_one) != zygote
+            assert next_one.run("print(1)") == "1\n"
+        assert kernel.run("print(x)") == "kept\n"
+        assert [r for r in caplog.records if "fork server ended (-9)" in r.getMessage()]
+        request = kernel.start_run("import time; open('up', 'w').close(); time.sleep(60)")
+        kernel.wait_for_file("up")
+        kernel.manager.interrupt_kernel()
+        assert kernel.wait_for_reply(request) == "error"
+        kernel.start_run("import os; os._exit(7)")
+        assert kernel.wait_for_death() == "exit code 255"  # nobody was there to learn more
+        kernel.manager.restart_kernel()
+        kernel.connect()
+        assert kernel.run("print(1)") == "1\n"
+
+
+def test_a_zygote_that_can_not_start_means_slow_starts() -> None:
+    python = kernel_python()
+    script = (
+        "import sys, runpy; sys.argv[1:2] = []; runpy.run_module('ipykernel_launcher', run_name='__main__')"
+    )
+    with boxed(FORK | {"fork_server_imports": ["antigravity_not"]}) as kernel:  # not installed: left out
+        assert kernel.provisioner._sandbox.forking is not None
+    with boxed(FORK, argv=[python, "-c", script, "x", "-f", "{connection_file}"]) as kernel:
+        assert kernel.provisioner._sandbox.forking is None
+        assert kernel.run("print(1)") == "1\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "env", "can"),
+    [
+        (["/p", "-m", "mod", "-f", "x"], {"PYTHONPATH": "x"}, True),
+        (["/p", "-Xfrozen_modules=off", "-m", "mod"], {}, True),
+        (["python", "-m", "mod"], {}, False),
+        (["/p", "-m"], {}, False),
+        (["/p", "-c", "code"], {}, False),
+        (["/bin/sh", "-c", "exec python -m mod"], {}, False),
+        (["/p", "-I", "-m", "mod"], {}, False),
+        (["/p", "-m", "mod"], {"PYTHONHASHSEED": "0"}, False),
+        (["/p", "-m", "mod"], {"LD_PRELOAD": "x"}, False),
+    ],
+)
+def test_which_commands_can_be_had_by_a_fork(command: list[str], env: dict[str, str], can: bool) -> None:
+    assert (ForkCommand.find(command, env, ["numpy"]) is not None) == can
+
+
+GATEWAY = """
+import sys, time
+sys.path.insert(0, {kit!r})
+from sandbox_kit import boxed
+with boxed({{"fork_server": True}}) as kernel:
+    sandbox = kernel.provisioner._sandbox
+    print([kernel.init, sandbox.forking.kernel.pid, sandbox.forking.zygote.pid], flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_killed_gateway_leaves_neither_kernel_nor_zygote(tmp_path: Path) -> None:
+    gateway = subprocess.Popen(
+        [sys.executable, "-c", GATEWAY.format(kit=str(Path(__file__).parent))],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=PROJECT,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    )
+    assert gateway.stdout is not None
+    handles = [os.pidfd_open(pid) for pid in ast.literal_eval(gateway.stdout.readline())]
+    gateway.kill()
+    gateway.communicate()
+    for handle in handles:
+        assert select.select([handle], [], [], 5)[0], "it lives on"
+        os.close(handle)
