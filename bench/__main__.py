@@ -5,10 +5,10 @@ import asyncio
 import os
 from pathlib import Path
 
-from bench import cpu, memory, raw, record, service
+from bench import cpu, memory, raw, record, service, start
 from bench.report import Row, report
 
-PARTS = ("speed", "cpu", "record", "memory")
+PARTS = ("speed", "start", "cpu", "record", "memory")
 
 
 async def speed(args: argparse.Namespace) -> list[Row]:
@@ -26,6 +26,8 @@ async def measure(part: str, args: argparse.Namespace) -> list[Row]:
     """The rows of one part; measurements never share the machine."""
     if part == "speed":
         return await speed(args)
+    if part == "start":
+        return await start.burst(args.burst)
     if part == "record":
         return await record.cost(args.recorded)
     with service.running_service() as running:
@@ -41,6 +43,7 @@ def main() -> None:
     parser.add_argument("--kernels", type=int, default=40, help="kernels of the throughput (40)")
     parser.add_argument("--runs", type=int, default=25, help="runs of each kernel (25)")
     parser.add_argument("--starts", type=int, default=5, help="cold starts (5)")
+    parser.add_argument("--burst", type=int, default=30, help="kernels started at once (30)")
     parser.add_argument("--recorded", type=int, default=5000, help="runs of one record (5000)")
     parser.add_argument("--sessions", type=int, default=200, help="idle sessions (200)")
     args = parser.parse_args()
@@ -49,7 +52,8 @@ def main() -> None:
     os.environ.setdefault("JUPYTER_PATH", str(kernels))
     for part in args.part or PARTS:
         rows = asyncio.run(measure(part, args))
-        print(f"## {part}\n\n{report(rows, baseline=raw.SYSTEM)}", flush=True)
+        baseline = start.COLD if part == "start" else raw.SYSTEM
+        print(f"## {part}\n\n{report(rows, baseline=baseline)}", flush=True)
 
 
 if __name__ == "__main__":

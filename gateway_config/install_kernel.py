@@ -55,7 +55,7 @@ def main() -> int:
 def install_python(folder: Path, display_name: str) -> None:
     """The Python kernel with our configuration."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("ipython_kernel_config.py", "interpreter_kernel.py"):
+    for name in ("ipython_kernel_config.py", "interpreter_kernel.py", "interpreter_processes.py"):
         shutil.copyfile(HERE / "ipython" / name, folder / name)
     fonts = find_fonts()
     (folder / "fallback_fonts.json").write_text(json.dumps(fonts), encoding="utf-8")

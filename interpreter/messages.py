@@ -145,8 +145,9 @@ def _decode_v1(frame: bytes) -> Message:
     offsets = struct.unpack_from(f"<{count}Q", frame, 8)
     view = memoryview(frame)
     parts = [view[start:end] for start, end in itertools.pairwise(offsets)]
-    # As text: of bytes, the JSON module would first guess the encoding.
-    header, parent, metadata, content = (json.loads(str(p, "utf-8", "surrogatepass")) for p in parts[1:5])
+    # As text: of bytes, the JSON module would first guess the encoding. Jupyter's own packers write what is
+    # not UTF-8 for text that is no Unicode; the rest of such a message still counts.
+    header, parent, metadata, content = (json.loads(str(p, "utf-8", "replace")) for p in parts[1:5])
     data = {
         "channel": str(parts[0], "utf-8"),
         "header": header,
@@ -163,7 +164,7 @@ def _decode_legacy_binary(frame: bytes) -> Message:
     offsets = [*struct.unpack_from(f"!{count}I", frame, 4), len(frame)]
     view = memoryview(frame)
     parts = [view[start:end] for start, end in itertools.pairwise(offsets)]
-    return _from_dict(json.loads(bytes(parts[0])), parts[1:])
+    return _from_dict(json.loads(str(parts[0], "utf-8", "replace")), parts[1:])
 
 
 def _from_dict(data: Mapping[str, Any], buffers: Sequence[memoryview]) -> Message:

@@ -115,9 +115,12 @@ def pack_any_text(session):
 
     def pack_whole(content):
         try:
-            return pack(content)
-        except UnicodeEncodeError:
+            packed = pack(content)
+            if not packed.isascii():
+                packed.decode()  # U+DC80 to U+DCFF become single bytes, which are no UTF-8
+        except UnicodeError:
             return pack(without_surrogates(content))
+        return packed
 
     session.pack = pack_whole
 

@@ -13,10 +13,14 @@ c = get_config()  # type: ignore[name-defined]  # noqa: F821
 # `In`, `Out`, `_` and `%history` of the running session work without it.
 c.HistoryManager.enabled = False
 
-_path = Path(__file__).with_name("interpreter_kernel.py")
-if _path.is_file() and "interpreter_kernel" not in sys.modules:
-    _spec = importlib.util.spec_from_file_location("interpreter_kernel", _path)
-    _module = importlib.util.module_from_spec(_spec)
-    sys.modules["interpreter_kernel"] = _module
-    _spec.loader.exec_module(_module)
-    c.InteractiveShellApp.extensions = ["interpreter_kernel"]
+_extensions = []
+for _name in ("interpreter_kernel", "interpreter_processes"):
+    _path = Path(__file__).with_name(f"{_name}.py")
+    if _path.is_file() and _name not in sys.modules:
+        _spec = importlib.util.spec_from_file_location(_name, _path)
+        _module = importlib.util.module_from_spec(_spec)
+        sys.modules[_name] = _module
+        _spec.loader.exec_module(_module)
+        _extensions.append(_name)
+if _extensions:
+    c.InteractiveShellApp.extensions = _extensions

@@ -13,7 +13,11 @@ from interpreter.runs.active import ActiveRun, Stop
 
 INTERRUPT_TIMEOUT = 2.0  # seconds for the gateway to take an interrupt
 INTERRUPT_INTERVAL = 1.0  # seconds between two interrupts; faster ones garble the traceback
+PROCESSES_TIMEOUT = 2.0  # seconds for the kernel to end the processes that stopped code has started
 WAKE_DELAY = 0.1  # seconds after which an interrupted `await` needs a message to notice
+
+# Of the kernels' extension (gateway_config/ipython); kernels without it answer with an error, or nothing.
+END_PROCESSES = "__import__('interpreter_processes').end_processes()"
 
 SOCKET_LOST = "The connection to the kernel was lost for a while; some output may be missing."
 NEVER_BEGAN = "The connection to the kernel was lost before it took the code; the code may not have run."
@@ -94,7 +98,18 @@ async def _stop(kernel: Kernel, attempt: _Attempt, stop: Stop, grace: float) -> 
     error = attempt.task.exception()
     if isinstance(error, KernelDiedError):
         return Outcome(stop.status, (stop.sentence, error.death.sentence), death=error.death)
+    await _end_processes(kernel)
     return Outcome(stop.status, (stop.sentence,))
+
+
+async def _end_processes(kernel: Kernel) -> None:
+    """End what the code has started and an interrupt does not reach, as far as the kernel can.
+
+    If the kernel dies of it, the next run tells.
+    """
+    with contextlib.suppress(KernelDiedError, UnavailableError, TimeoutError):
+        async with asyncio.timeout(PROCESSES_TIMEOUT):
+            await kernel.evaluate("", {"ended": END_PROCESSES})
 
 
 def _timeout_stop(timeout: float) -> Stop:

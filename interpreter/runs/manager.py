@@ -242,10 +242,12 @@ class RunManager:
                 _refuse_if_ended(session)
                 accepted = await self._accept(lane, request, digest)
         finally:
-            if not isinstance(accepted, ActiveRun):
+            # One that its key found has been in the queue before.
+            new = accepted if isinstance(accepted, ActiveRun) and accepted.run.id not in self._runs else None
+            if new is None:
                 session.active_runs -= 1
-        if isinstance(accepted, ActiveRun):
-            self._enqueue(lane, accepted)
+        if new is not None:
+            self._enqueue(lane, new)
         return accepted
 
     async def _submit_one_off(

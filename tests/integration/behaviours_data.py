@@ -239,7 +239,14 @@ CASES: list[Case] = [
     ok(
         "lone surrogate",
         "print('a\\ud800b')",
-        lambda r: r["stdout"].startswith("a") and r["stdout"].endswith("b\n"),
+        stdout="a\ufffdb\n",
+        stderr="",
+    ),
+    ok(
+        "surrogate of an undecodable byte",
+        "import sys\nn = sys.stdout.write('a\\udcff é')",
+        stdout="a\ufffd é",
+        stderr="",
     ),
     ok("surrogate in a result", "'\\udfff'"),
     ok(

@@ -60,6 +60,8 @@ class ServiceProcess:
             if found := _ADDRESS.search(line.decode()):
                 self.url, self.token = found[1], found[2]
                 return
+        self.process.kill()
+        self.stop()
         raise AssertionError(f"The service did not start:\n{self.log_path.read_text()[-4000:]}")
 
     def client(self, token: str | None = None, **options: Any) -> httpx.Client:

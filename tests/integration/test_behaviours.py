@@ -105,12 +105,45 @@ def test_run_ends_within_timeout_and_grace(run: Run, name: str) -> None:
     assert run("2")["kernel_restarted"] is False
 
 
-def test_timeout_ends_the_processes_of_the_shell(run: Run) -> None:
-    run("!sh -c 'sleep 4242 & sleep 4242'", timeout=1)
-    left = run(
-        "import psutil\n[p.pid for p in psutil.process_iter(['cmdline']) if '4242' in (p.info['cmdline'] or [])]"
+SLEEPERS = (
+    "import psutil\n"
+    "sorted(p.info['cmdline'][-1] for p in psutil.process_iter(['cmdline']) if 'sleep' in (p.info['cmdline'] or []))"
+)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "!sh -c 'sleep 4242 & sleep 4242'",
+        "!sleep 4242 & sleep 4242",
+        "import subprocess\nsubprocess.run('sleep 4242 & sleep 4242', shell=True)",
+        "import subprocess, time\nsubprocess.Popen(['setsid', 'sleep', '4242'])\ntime.sleep(60)",
+        "import os, time\nos.system('(setsid sleep 4242 &) &')\ntime.sleep(60)",
+        "%%capture\nimport os\nos.system('sleep 4242 &')\nget_ipython().run_cell('!sleep 4242')",
+        "%%bash\nsleep 4242 & sleep 4242",
+        "%%bash\ntrap '' INT TERM\nsleep 4242 & sleep 4242",
+        "get_ipython().run_cell('%%bash --bg\\nsleep 4242')\n!sleep 4242",
+    ],
+)
+def test_timeout_ends_every_process_that_the_run_has_started(run: Run, code: str) -> None:
+    ended = run(code, timeout=1)
+    assert (ended["status"], ended["kernel_restarted"]) == ("timeout", False)
+    assert ended["duration_ms"] < 1000 + 2000 + 1500
+    assert run(SLEEPERS)["result"] == "[]"
+
+
+def test_timeout_spares_what_an_earlier_run_has_started_and_what_that_starts(run: Run) -> None:
+    # In sessions of their own, as an interrupt goes to all processes of the kernel's group.
+    run(
+        "import subprocess\n"
+        "def start(*command):\n"
+        "    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)\n"
+        "server = start('sh', '-c', 'read line; sleep 4244; true')\n"
+        "other = start('sleep', '4243')"
     )
-    assert left["result"] == "[]"
+    ended = run("server.stdin.write(b'go\\n'); server.stdin.flush()\n!sleep 4242", timeout=1)
+    assert ended["status"] == "timeout"
+    assert run(SLEEPERS)["result"] == "['4243', '4244']"
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ HERE = Path(__file__).parent
 LANES = (
     ("attacks", "network", "kernels"),
     ("life", "limits", "places"),
+    ("forks",),
 )  # side by side; within one, one after the other
 
 if IS_ROOT:

@@ -278,6 +278,33 @@ async def test_what_waits_behind_an_error_is_aborted(jupyter: Front) -> None:
         assert text(await socket.answers(second)) == "on\n"
 
 
+async def test_what_comes_after_an_error_was_told_is_run(jupyter: Front) -> None:
+    async with jupyter.kernel() as socket:
+        socket.execute("raise E x")
+        while (message := await socket.read()) is not None and message["msg_type"] != "error":
+            pass
+        assert text(await socket.run("print at once")) == "at once\n"
+
+
+async def test_too_many_requests_at_once_are_refused_or_wait(tmp_path: Path) -> None:
+    async with front(tmp_path, max_queued_runs=2) as jupyter, jupyter.kernel() as socket:
+        runs = [socket.execute("print begun\nwait go")]
+        while (message := await socket.read()) is not None and message["msg_type"] != "stream":
+            pass
+        runs += [socket.execute("print x") for _ in range(8)]
+        waiting = {*runs, *(socket.send("kernel_info_request", {}) for _ in range(200))}
+        refused = 0
+        while waiting:
+            message = await socket.read()
+            assert message is not None
+            refused += message["msg_type"] == "error"
+            if message["content"].get("execution_state") == "idle":
+                waiting.discard(message["parent_header"]["msg_id"])
+            if waiting == set(runs[:4]):
+                jupyter.stack.gateway.release("go")
+        assert refused == 5
+
+
 async def test_our_time_limit_ends_a_run_while_its_client_is_fed(tmp_path: Path) -> None:
     async with front(tmp_path, execute_timeout=1.5) as jupyter, jupyter.kernel() as socket:
         messages = await socket.run("print begun\nsleep 60")

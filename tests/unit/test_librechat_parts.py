@@ -234,6 +234,16 @@ def test_what_ended_a_run_is_told() -> None:
     assert answer(run_of(truncated=True), "py")["status"] == "OL"
 
 
+def test_the_death_of_a_kernel_is_told_once() -> None:
+    died = RunError("KernelDied", "The kernel died.")
+    run = run_of(status=RunStatus.KERNEL_DIED, error=died, notices=("The kernel died.",))
+    assert answer(run, "py")["stderr"] == "The kernel died.\n"
+    assert (
+        answer(run_of(status=RunStatus.KERNEL_DIED, error=died), "py")["stderr"]
+        == "KernelDied: The kernel died.\n"
+    )
+
+
 def test_files_can_be_fetched_by_the_ids_of_the_answer() -> None:
     run = run_of(files=(*changed("out/a.csv", "in.csv", "skill.py"), *changed("gone.txt", change="deleted")))
     origins = {"in.csv": Origin("s" * 21, "f" * 21, False), "skill.py": Origin("s" * 21, "g" * 21, True)}

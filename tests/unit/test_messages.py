@@ -127,6 +127,16 @@ def test_hostile_frames_are_refused(frame: bytes | str, v1: bool) -> None:
         decode(frame, v1=v1)
 
 
+def test_what_is_not_utf_8_is_replaced_and_the_message_kept() -> None:
+    """Jupyter's JSON packer writes `'\\udcff'` as the byte 0xFF (``surrogateescape``)."""
+    message = kernel_message({"name": "stdout", "text": "a?b"})
+    broken = v1_frame(message, "iopub", []).replace(b"a?b", b"a\xffb")
+    legacy = serialize_binary_message(message | {"channel": "iopub", "buffers": [b"x"]})  # type: ignore[no-untyped-call]
+    for frame, v1 in ((broken, True), (legacy.replace(b"a?b", b"a\xffb"), False)):
+        seen = decode(frame, v1=v1)
+        assert (seen.content["text"], seen.parent_id) == ("a\ufffdb", "p")
+
+
 def test_a_status_without_a_parent_has_an_empty_parent_id() -> None:
     message = kernel_message({"execution_state": "dead"}, parent="", msg_type="status")
     seen = decode(v1_frame(message, "iopub", []), v1=True)

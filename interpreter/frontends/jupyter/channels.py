@@ -46,11 +46,8 @@ class RefusedKernel:
         """The client went away."""
         self._socket = None
 
-    def receive(self, request: Request) -> None:
-        """Answer a request, in a task."""
-        self._front.background.spawn(self._answer(request))
-
-    async def _answer(self, request: Request) -> None:
+    async def receive(self, request: Request) -> None:
+        """Answer a request."""
         messages = [status(request.header, "busy")]
         if request.msg_type == "execute_request":
             messages += refusal(request.header, type(self._error).__name__, self._error.message)
@@ -119,9 +116,7 @@ class ChannelsHandler(WebSocketHandler, JupyterHandler):
         except BadMessageError:
             log.info("A frame on a Jupyter websocket was no message; it is ignored.")
             return None
-        if self._conversation is not None:
-            self._conversation.receive(request)
-        return None
+        return self._conversation.receive(request) if self._conversation is not None else None
 
     def on_close(self) -> None:
         if self._conversation is not None:

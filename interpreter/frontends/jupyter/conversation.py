@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...api.runs import check_code
@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 FEED_INTERVAL = 0.5  # seconds of silence after which a client that counts them is sent a frame
 MAX_KEPT_BYTES = 16 * 1024**2  # of output for a client that is away
+MAX_ANSWERING = 64  # requests other than runs at once
 FLUSH_TIMEOUT = 2.0  # seconds for the last messages of a session that ends
 GONE = "the client went away"
 
@@ -61,6 +62,8 @@ class Conversation:
         self._kept_bytes = 0
         self._sending = asyncio.Lock()
         self._queue: deque[Request] = deque()
+        self._behind_error: int | None = None
+        self._answering = 0
         self._worker: asyncio.Task[None] | None = None
 
     @property
@@ -110,6 +113,12 @@ class Conversation:
             self._hub.show_others(self, message)
         await self.send(message)
 
+    async def _tell(self, message: Outgoing) -> None:
+        """Send a message of the run; with the first word of an error, count what waits behind it."""
+        if message.msg_type in ("error", "execute_reply") and self._behind_error is None:
+            self._behind_error = len(self._queue)
+        await self.broadcast(message)
+
     async def _send_kept(self) -> None:
         async with self._sending:
             while self._kept and self._socket is not None:
@@ -129,17 +138,24 @@ class Conversation:
 
     # Requests
 
-    def receive(self, request: Request) -> None:
-        """Take a request; it is answered in a task."""
-        if request.msg_type != "execute_request":
-            self._hub.background.spawn(self._answer(request))
-        elif len(self._queue) > self._hub.settings.max_queued_runs:
-            error = RateLimitedError("Too many requests wait for the kernel: max_queued_runs is reached.")
-            self._hub.background.spawn(self._refuse_at_once(request, error))
-        else:
+    def receive(self, request: Request) -> Awaitable[None] | None:
+        """Take a request, which is answered in a task. Who sends too many waits for what is returned."""
+        if request.msg_type == "execute_request":
+            if len(self._queue) > self._hub.settings.max_queued_runs:
+                return self._refuse_at_once(request)
             self._queue.append(request)
             if self._worker is None or self._worker.done():
                 self._worker = self._hub.background.spawn(self._work())
+            return None
+        if self._answering >= MAX_ANSWERING:
+            return self._answer(request)
+        self._answering += 1
+        task = self._hub.background.spawn(self._answer(request))
+        task.add_done_callback(self._answered)
+        return None
+
+    def _answered(self, task: "asyncio.Task[None]") -> None:
+        self._answering -= 1
 
     async def _answer(self, request: Request) -> None:
         hub, parent = self._hub, request.header
@@ -162,12 +178,13 @@ class Conversation:
     async def _work(self) -> None:
         while self._queue:
             request = self._queue.popleft()
+            self._behind_error = None
             succeeded = await self._execute(request)
             if not succeeded and request.content.get("stop_on_error", True):
-                # As ipykernel does: what waits behind code that failed is not run.
-                waiting = list(self._queue)
-                self._queue.clear()
-                for aborted in waiting:
+                # As ipykernel does: what waited behind code that failed is not run. What came after the
+                # client was told of the error is no part of that: some clients go on at once.
+                count = min(self._behind_error or 0, len(self._queue))
+                for aborted in [self._queue.popleft() for _ in range(count)]:
                     await self._abort(aborted)
 
     async def _abort(self, request: Request) -> None:
@@ -190,9 +207,11 @@ class Conversation:
         await self.broadcast(status(request.header, "idle"))
         return succeeded
 
-    async def _refuse_at_once(self, request: Request, error: InterpreterError) -> None:
+    async def _refuse_at_once(self, request: Request) -> None:
+        error = RateLimitedError("Too many requests wait for the kernel: max_queued_runs is reached.")
         await self.broadcast(status(request.header, "busy"))
-        await self._refuse(request, type(error).__name__, error.message)
+        for message in refusal(request.header, type(error).__name__, error.message):
+            await self.send(message)
         await self.broadcast(status(request.header, "idle"))
 
     async def _refuse(self, request: Request, ename: str, sentence: str) -> None:
@@ -200,7 +219,7 @@ class Conversation:
             content = {"name": "stdout", "text": f"{ename}: {sentence}\n"}
             await self.send(Outgoing("iopub", "stream", content, request.header))
         for message in refusal(request.header, ename, sentence):
-            await self.send(message)
+            await self._tell(message)
 
     async def _run(self, request: Request) -> bool:
         hub, code = self._hub, request.content.get("code")
@@ -253,7 +272,7 @@ class Conversation:
                     return
                 following = asyncio.ensure_future(anext(events, None))
                 for message in translator.translate(event):
-                    await self.broadcast(message)
+                    await self._tell(message)
         finally:
             following.cancel()
             await asyncio.wait({following})

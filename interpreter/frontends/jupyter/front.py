@@ -1,5 +1,6 @@
 """What the Jupyter routes remember between requests: clients of kernels, refusals, shared sessions."""
 
+import asyncio
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
@@ -96,8 +97,8 @@ class Hub:
 
     async def aclose(self, reason: str) -> None:
         """The session has ended."""
-        for client in list(self._clients.values()):
-            await client.aclose(1001 if reason == "shutdown" else 1000)
+        code = 1001 if reason == "shutdown" else 1000
+        await asyncio.gather(*(client.aclose(code) for client in self._clients.values()))
         self.ended = True
         self._clients.clear()
 

@@ -109,10 +109,11 @@ def texts_of(run: Run, code: str, notes: Sequence[str] = ()) -> tuple[str, str]:
                 stderr.line(strip_ansi("\n".join(output["traceback"]) or _sentence(output)))
         elif _picture(output) is None and isinstance(text := output["data"].get("text/plain"), str):
             stdout.line(strip_ansi(text))
-    if run.folded.error is not None and not told:
-        stderr.line(f"{run.folded.error.ename}: {run.folded.error.evalue}")
-    for note in (*run.folded.notices, *run.notices, *notes):
-        stderr.line(note)
+    sentences = (*run.folded.notices, *run.notices, *notes)
+    if (error := run.folded.error) is not None and not told and error.evalue not in sentences:
+        stderr.line(f"{error.ename}: {error.evalue}")
+    for sentence in sentences:
+        stderr.line(sentence)
     return stdout.text, stderr.text
 
 

@@ -149,11 +149,14 @@ def _give_up_rights(filter_: bytes) -> None:
 # ---- what a process that has been started afresh would have
 
 
-def renew(plan: Any) -> None:
-    """Replace all that the zygote had and every kernel must have of its own."""
+def renew(plan: Any, set_by_imports: dict[str, str]) -> None:
+    """Replace all that the zygote had and every kernel must have of its own.
+
+    ``set_by_imports``: variables that modules set when they were imported.
+    """
     os.umask(0o022)
     os.chdir(plan["cwd"])
-    _renew_environment(plan["env"])
+    _renew_environment({**set_by_imports, **plan["env"]})
     _renew_arguments(plan["argv"], plan["command"])
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.default_int_handler)

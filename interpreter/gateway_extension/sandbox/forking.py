@@ -2,19 +2,24 @@
 
 bubblewrap ends a sandbox when its program ends, and tells that program's exit code. For a forked kernel the
 program is a shell that waits for the kernel's exit code, so that life and death look the same from outside.
+
+By nature of a fork, the kernels of one zygote share the layout of their address space, the stack canary and
+the hash seed of strings: a session may know those of another one. What has to be unknown (see `forked.renew`)
+and what makes the sandbox is never shared.
 """
 
 import base64
 import dataclasses
 import os
 import select
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .bubblewrap import NICE, Ends, HeldProcess, SandboxError, Terms, start_held
 from .command import Box
 from .seccomp import seccomp_filter
-from .zygote import ForkCommand, ForkedKernel, Target, Zygote
+from .zygote import ForkCommand, ForkedKernel, Target, Zygote, ZygoteEndedError, find_zygote
 
 # It says that the sandbox is complete, then waits; signals for the kernel's sake are not meant for it.
 STAND_IN = ("/bin/sh", "-c", 'trap "" HUP INT QUIT TERM; echo; read -r code; exit "$code"')
@@ -35,8 +40,10 @@ class Forking:
     def start_held(self, box: Box, terms: Terms) -> HeldProcess:
         """Start the sandbox with the stand-in in it."""
         self._box = box
-        stdin, self._fds["code"] = os.pipe()
-        os.set_blocking(self._fds["code"], False)  # the session can fill the pipe; nobody must wait for it
+        # Not a pipe: a session of our own user could open it through /proc and write to it.
+        ours, theirs = socket.socketpair()
+        stdin, self._fds["code"] = theirs.detach(), ours.detach()
+        os.set_blocking(self._fds["code"], False)
         self._fds["ready"], stdout = os.pipe()
         try:
             return start_held(dataclasses.replace(box, argv=STAND_IN), terms, Ends(stdin, stdout))
@@ -66,7 +73,11 @@ class Forking:
             "threads": self.threads,
         }
         target = Target(held.init, plan, held.stderr_write_fd, self._fds["code"], terms.cgroup_procs)
-        self.kernel = self.zygote.fork(target)
+        try:
+            self.kernel = self.zygote.fork(target)
+        except ZygoteEndedError:
+            self.zygote = find_zygote(self.command.origin, self.zygote.folder)
+            self.kernel = self.zygote.fork(target)
 
     def _wait_until_complete(self) -> None:
         waiting = select.poll()

@@ -15,6 +15,7 @@ import contextlib
 import os
 import signal
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,10 @@ WORKSPACE_POLL = 0.05
 WORKSPACE_TIMEOUT = 10.0  # seconds for the kernel before to let go of the workspace
 FIRST_PORT = 40001  # of kernels that know TCP only; each sandbox has all ports to itself
 _PORTS = ("shell_port", "iopub_port", "stdin_port", "hb_port", "control_port")
+
+# Starts wait for other processes, so more of them at once than there are processors; and apart from what
+# asyncio.to_thread is used for, or a burst of starts would stop all else.
+_starters = ThreadPoolExecutor(32, "sandbox-start")
 
 atexit.register(close_instances)
 atexit.register(stop_zygotes)  # runs before the above, which removes their folders
@@ -226,7 +231,7 @@ class BubblewrapProvisioner(SandboxOptions):
         self.process = sandbox.start(box)
         self.pid = self.process.pid
         self.cwd = str(sandbox.place.workspace)
-        await asyncio.to_thread(sandbox.release_hold)
+        await asyncio.get_running_loop().run_in_executor(_starters, sandbox.release_hold)
         await self._wait_for_sockets(sandbox)
 
     async def _wait_for_sockets(self, sandbox: Sandbox) -> None:

@@ -25,7 +25,7 @@ MAIN = str(Path(__file__).with_name("zygote_main.py"))
 START_TIMEOUT = 60.0  # the first one may have to build matplotlib's font list
 FORK_TIMEOUT = 20.0
 RETRY_AFTER = 30.0  # seconds: a zygote that could not start is not tried again before
-UNKNOWN_EXIT = 255  # of a kernel that outlived its zygote: nobody can say
+UNKNOWN_EXIT = 121  # of a kernel that outlived its zygote: nobody can say
 NS_GET_USERNS = 0xB701
 NAMESPACES = ("cgroup", "ipc", "uts", "net", "pid", "mnt", "user")
 SIGNAL_PROCESS_GROUP = 1 << 2  # of pidfd_send_signal, since Linux 6.9
@@ -51,6 +51,10 @@ _log = logging.getLogger(__name__)
 
 class ZygoteError(SandboxError):
     """The fork server does not work here; kernels have to be started the slow way."""
+
+
+class ZygoteEndedError(ZygoteError):
+    """The zygote had ended before it was asked; another one can be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +149,7 @@ class Zygote:
 
     def __init__(self, origin: Origin, folder: Path) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
-        self._origin = origin
+        self.folder = folder
         self._log_file = folder / "log"
         self._kernels: dict[int, int] = {}  # pidfd → pipe for the exit code
         self._stopped = self._told_ends = False
@@ -192,7 +196,7 @@ class Zygote:
         threading.Thread(target=self._watch, name="zygote-watch", daemon=True).start()
 
     def fork(self, target: Target) -> ForkedKernel:
-        """Have a kernel made in a sandbox. Blocks; raises `ZygoteError`."""
+        """Have a kernel made in a sandbox. Blocks; raises `ZygoteError`, `ZygoteEndedError`."""
         with contextlib.ExitStack() as stack:
             names, fds = _descriptors(target, stack)
             reply, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -202,7 +206,7 @@ class Zygote:
                     message = json.dumps({"fds": ["reply", *names]}).encode()
                     socket.send_fds(self._control, [message], [theirs.fileno(), *fds])
                 except OSError as error:
-                    raise ZygoteError("the fork server has ended") from error
+                    raise ZygoteEndedError("the fork server has ended") from error
             reply.settimeout(FORK_TIMEOUT)
             try:
                 answer, handles, _, _ = socket.recv_fds(reply, 65536, 1)

@@ -106,9 +106,9 @@ class Zygote:
             self._answer(reply, {"error": text[1:] or "the fork ended"}, [])
 
     def _answer(self, reply: int, content: dict[str, Any], fds: list[int]) -> None:
-        with socket.socket(fileno=reply) as end:
-            with contextlib.suppress(OSError):  # perhaps nobody waits any more
-                socket.send_fds(end, [json.dumps(content).encode()], fds)
+        # perhaps nobody waits any more
+        with socket.socket(fileno=reply) as end, contextlib.suppress(OSError):
+            socket.send_fds(end, [json.dumps(content).encode()], fds)
 
     def _reap(self, handle: int) -> None:
         pid, code = self._kernels.pop(handle)
@@ -148,13 +148,15 @@ def main() -> None:
     forked = load_forked()
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    before = dict(os.environ)
     missing = prepare(sys.argv[2:], forked)
+    set_by_imports = {name: value for name, value in os.environ.items() if before.get(name) != value}
     control.send(json.dumps({"ready": True, "missing": missing}).encode())
     plan = Zygote(control, forked).serve()
     if plan is None:
         os._exit(0)
     control.detach()
-    forked.renew(plan)
+    forked.renew(plan, set_by_imports)
     sys.modules["__main__"] = types.ModuleType("__main__")
     # what "python -m" itself calls
     runpy._run_module_as_main(plan["module"])  # type: ignore[attr-defined]

@@ -1,0 +1,158 @@
+"""IPython extension of the kernels: processes that a stopped run has started end with it.
+
+An interrupt ends the code of a cell, and of a shell that it waits for often just the first process. The
+service then asks for `end_processes`. What began before the run lives on, with all that it starts.
+
+It needs ``/proc``; where there is none (macOS, a sandbox in a container with a masked one) nothing is ended.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import time
+
+POLITE_SECONDS = 0.5  # between SIGTERM and SIGKILL
+MAX_ROUNDS = 5  # a process may start another one while we look
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class RunProcesses:
+    """Knows which processes began during the latest run."""
+
+    def __init__(self, shell):
+        self._shell = shell
+        self._kernel = os.getpid()
+        self._session = os.getsid(0)  # a kernel is started in one of its own
+        self._mark = f"KERNEL_ID={os.environ.get('KERNEL_ID', '')}".encode()
+        self._run = None
+        self._since = 0
+        self._before = set()
+
+    def begin(self, info=None):
+        """Called before each cell; code that runs cells itself is still one run."""
+        run = self._shell.kernel.get_parent("shell").get("header", {}).get("msg_id")
+        if run != self._run:
+            self._run = run
+            self._since = int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS)
+            self._before = set(process_ids())
+
+    def end(self):
+        """End what the latest run has started; how many processes these were."""
+        count = 0
+        for _ in range(MAX_ROUNDS):
+            found = self.started()
+            if not found:
+                break
+            count += len(found)
+            end_all(found)
+        return count
+
+    def started(self):
+        """The process ids of what the latest run has started and still lives."""
+        processes = {pid: process for pid in process_ids() if (process := read_process(pid))}
+        new = {pid for pid, process in processes.items() if self._is_new(pid, process)}
+        ancestors = set(chain(self._kernel, processes))
+        return [pid for pid in new if self._is_ours(pid, processes, new, ancestors)]
+
+    def _is_new(self, pid, process):
+        started = process[0]
+        if started == self._since:  # the clock is coarse: a hundredth of a second
+            return pid not in self._before
+        return started > self._since and pid != self._kernel
+
+    def _is_ours(self, pid, processes, new, ancestors):
+        """Whether this new process was not started by an older one, such as a server of an earlier run."""
+        origin = next((above for above in chain(pid, processes) if above not in new), None)
+        if origin == self._kernel:
+            return True
+        if origin is not None and origin not in ancestors and self._is_kernels(origin, processes):
+            return False
+        return self._is_kernels(pid, processes)  # its parents have ended
+
+    def _is_kernels(self, pid, processes):
+        if processes[pid][2] == self._session or self._kernel in chain(pid, processes):
+            return True
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+            return self._mark in file.read().split(b"\0")
+        return False
+
+
+def process_ids():
+    """Of all processes that can be seen; none without ``/proc``."""
+    try:
+        names = os.listdir("/proc")
+    except OSError:
+        return []
+    return [int(name) for name in names if name.isdigit()]
+
+
+def read_process(pid):
+    """When it started (clock ticks since boot), its parent and its session; None when it has ended.
+
+    Source: proc_pid_stat(5).
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    if not fields or fields[0] in (b"Z", b"X"):
+        return None
+    return int(fields[19]), int(fields[1]), int(fields[3])
+
+
+def chain(pid, processes):
+    """The process, its parent, the parent's parent and so on, as far as they are known."""
+    seen = set()
+    while pid in processes and pid not in seen:
+        seen.add(pid)
+        yield pid
+        pid = processes[pid][1]
+
+
+def end_all(pids):
+    """SIGTERM; SIGKILL for what is still there some time later."""
+    handles = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            handles[os.pidfd_open(pid)] = pid
+    send(signal.SIGTERM, handles)
+    end = time.monotonic() + POLITE_SECONDS
+    poll = select.poll()
+    left = set(handles)
+    for handle in handles:
+        poll.register(handle, select.POLLIN)
+    while left and (seconds := end - time.monotonic()) > 0:
+        for handle, _ in poll.poll(seconds * 1000):
+            poll.unregister(handle)
+            left.discard(handle)
+    send(signal.SIGKILL, left)
+    while left and poll.poll(POLITE_SECONDS * 1000):
+        for handle, _ in poll.poll(0):
+            poll.unregister(handle)
+            left.discard(handle)
+    for handle in handles:
+        os.close(handle)
+
+
+def send(number, handles):
+    """Send a signal; what has ended or may not be ended is left alone."""
+    for handle in handles:
+        with contextlib.suppress(OSError):
+            signal.pidfd_send_signal(handle, number)
+
+
+_of_kernel = []  # RunProcesses, once it is loaded
+
+
+def load_ipython_extension(shell):
+    """Called by IPython once, before the first cell."""
+    if not _of_kernel and getattr(shell, "kernel", None) is not None:
+        _of_kernel.append(RunProcesses(shell))
+        shell.events.register("pre_run_cell", _of_kernel[0].begin)
+
+
+def end_processes():
+    """End what the latest run has started; how many processes these were."""
+    return sum(processes.end() for processes in _of_kernel)
