@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _TAG = "Runs"
 _RUN = json_answer("The run.", "Run")
-_GONE = "the client went away"
+_GONE = "The client went away."
 _IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _EVENTS = Answer("The run's events, the last of which is `run.completed`.", {EVENT_STREAM: "Event"})
 _ANSWERS = {

@@ -115,6 +115,9 @@ def _run_requests(settings: Settings) -> dict[str, JSON]:
 def _other_requests(settings: Settings) -> dict[str, JSON]:
     return {
         "Empty": _closed({}),
+        "SessionRestart": _closed(
+            {"replay": {"type": ["boolean", "null"], "description": "Execute the earlier runs' code again."}}
+        ),
         "SessionCreate": _closed(
             {
                 "kernel_name": _kernel_name(settings),
@@ -228,7 +231,9 @@ def _session_responses() -> dict[str, JSON]:
                     "description": "Null: the kernel is an external gateway's.",
                 },
                 "notebook_url": _TEXT,
-            }
+                "notice": {"type": "string", "description": "What a replay came to."},
+            },
+            optional=("notice",),
         ),
         "SessionList": _list_of("Session"),
         "Kernelspecs": _open(

@@ -107,15 +107,22 @@ class RestartHandler(BaseHandler):
             _TAG,
             {200: _SESSION},
             Access.RUN,
-            "The state is gone; files and record stay.",
-            body="Empty",
+            "The state is gone; files and record stay. With `replay` the code of the session's successful runs "
+            "is then executed again, without new runs in the record, up to the first that does not succeed "
+            "this time; `notice` says what came of it.",
+            body="SessionRestart",
         )
     }
 
     async def do_post(self, session_id: str) -> None:
-        self.read_json()
-        session = await self.services.runs.restart(self.principal, self.session_id_of(session_id))
-        self.reply(session.view().as_json())
+        body, session_id = self.read_json(), self.session_id_of(session_id)
+        if not body.get("replay", False):
+            session = await self.services.runs.restart(self.principal, session_id)
+            self.reply(session.view().as_json())
+            return
+        replayed = await self.services.runs.replay(self.principal, session_id)
+        session = self.services.sessions.get(self.principal, session_id)
+        self.reply({**session.view().as_json(), "notice": replayed.sentence})
 
 
 class KernelspecsHandler(BaseHandler):

@@ -80,6 +80,7 @@ async def opened_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         try:
             yield gateway
         finally:
+            await gateway.settle()
             gateway.close()
         return
     with tempfile.TemporaryDirectory(prefix="interpreter-", ignore_cleanup_errors=True) as folder:
@@ -93,6 +94,7 @@ async def opened_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             try:
                 yield gateway
             finally:
+                await gateway.settle()
                 gateway.close()
         finally:
             await embedded.aclose()

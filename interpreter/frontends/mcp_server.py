@@ -40,7 +40,7 @@ SERVER_INFO: JSON = {
 }
 CAPABILITIES: JSON = {"tools": {}, "resources": {}, "prompts": {}}
 STATELESS_IDLE_TIMEOUT = 900.0  # seconds; nobody may ever come back to a session that a call alone made
-_GONE = "the client went away"
+_GONE = "The client went away."
 _TOOLS_TTL = 3_600_000  # milliseconds
 _OF_MODERN = ("ttlMs", "cacheScope")
 _PAGE = 100

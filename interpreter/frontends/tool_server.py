@@ -7,8 +7,8 @@ JSON, shows an error's body to the model, and a binary answer that is an image t
 
 import base64
 import binascii
-import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tornado.routing import URLSpec
@@ -16,13 +16,14 @@ from tornado.routing import URLSpec
 from ..api.base import Toolbox
 from ..api.operations import Access, Answer, Operation
 from ..errors import InvalidRequestError, NotFoundError
-from ..models import JSON, FileChange, is_id
+from ..models import JSON, FileChange, Run, is_id
 from ..toolcalls import TOOL_NAME, BadCall, Dialect, ToolCall, model_text, read_call, shorten
 from ..toolcalls.displays import images
 from ..workspace import FileInfo
 from . import tool_server_document as tools
 from .chats import ChatSessions, check_chat_key
 from .dialect import JSON_TYPE, DialectHandler, make_specs
+from .librechat.execution import save_pictures
 from .tool_server_document import PREFIX, Tool
 
 if TYPE_CHECKING:
@@ -35,9 +36,15 @@ LOOSE_IDLE_TIMEOUT = 900.0  # seconds; nobody may ever come back to a session th
 
 _TAG = "Tool server"
 _LOST = "The earlier session has ended: its variables and files are gone. This is a new one."
+_SHOW = "The user has not seen the figures. They are saved; call read_file for each to show it:"
 _MAX_IMAGE_BYTES = 1024**2  # base64 of all figures of an answer
 _MAX_LISTED = 200
-_PICTURES = re.compile(r"image/(png|jpeg|gif|webp)")
+_PICTURE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+
+
+def _operations(tool: Tool) -> Mapping[str, Operation]:
+    answers = {200: Answer("What came of it.", {JSON_TYPE: None})}
+    return {"POST": Operation(f"toolServer.{tool.name}", tool.summary, _TAG, answers, Access.RUN)}
 
 
 class ToolHandler(DialectHandler):
@@ -45,18 +52,11 @@ class ToolHandler(DialectHandler):
 
     tool: ClassVar[Tool]
 
-    async def do_post(self) -> None:
-        arguments = self.body_object()
-        self.check(arguments)
-        await self.use(arguments)
-
-    def check(self, arguments: Mapping[str, Any]) -> None:
-        """InvalidRequestError for arguments that can't be used."""
-        self.tool.check(arguments)
-
-    async def use(self, arguments: Mapping[str, Any]) -> None:
-        """Do it, and answer."""
-        raise NotImplementedError
+    def arguments(self) -> dict[str, Any]:
+        """The tool's arguments; InvalidRequestError about the first that is wrong."""
+        found = self.body_object()
+        self.tool.check(found)
+        return found
 
     # -- sessions -------------------------------------------------------------------------------
 
@@ -100,38 +100,41 @@ class ExecuteHandler(ToolHandler):
     """``/openapi-tools/execute_python``"""
 
     tool = tools.EXECUTE_PYTHON
+    operations: ClassVar = _operations(tool)
 
-    def check(self, arguments: Mapping[str, Any]) -> None:
-        """What models get wrong is read as far as it is clear; see `read_call`."""
-
-    async def use(self, arguments: Mapping[str, Any]) -> None:
-        given = {name: value for name, value in arguments.items() if name != "session_id"}
+    async def do_post(self) -> None:
+        given = self.body_object()  # `read_call` checks it, and reads what models get wrong where it is clear
+        session_id = given.pop("session_id", "")
         asked = read_call(ToolCall(Dialect.OPENAI_CHAT, "call", TOOL_NAME, given, 0))
         if isinstance(asked, BadCall):
             raise InvalidRequestError(asked.message, param="code")
         request = self.request_of(asked.code, asked.timeout)
-        session, notes = await self.session_of({"session_id": str(arguments.get("session_id", ""))})
+        session, notes = await self.session_of({"session_id": str(session_id)})
         run = await self.wait_for(await self.services.runs.submit(self.principal, session, request))
-        text = model_text(run, self.settings_.max_model_text_bytes)
         answer: JSON = {
             "session_id": session.info.id,
             "run_id": run.id,
             "status": run.status.value,
-            "output": "\n\n".join((*notes, text)),
             "files": [{**_describe(file), "change": file.change} for file in run.files],
         }
         if self.request.headers.get(IMAGES_HEADER, "").lower() in ("1", "true", "yes"):
             found = images(run.folded.outputs, _MAX_IMAGE_BYTES)
             answer["images"] = [f"data:{image.mime_type};base64,{image.data}" for image in found]
-        self.reply(answer)
+        elif saved := await save_pictures(self.services, session, run):
+            notes = [*notes, f"{_SHOW} {', '.join(saved)}"]
+            run = _without_pictures(run)
+        text = model_text(run, self.settings_.max_model_text_bytes)
+        self.reply({**answer, "output": "\n\n".join((*notes, text))})
 
 
 class ListFilesHandler(ToolHandler):
     """``/openapi-tools/list_files``"""
 
     tool = tools.LIST_FILES
+    operations: ClassVar = _operations(tool)
 
-    async def use(self, arguments: Mapping[str, Any]) -> None:
+    async def do_post(self) -> None:
+        arguments = self.arguments()
         session = self.known_session(arguments)
         listing = await self.files_of(session).list(limit=_MAX_LISTED)
         files = [_describe(file) for file in listing.files]
@@ -142,11 +145,13 @@ class ReadFileHandler(ToolHandler):
     """``/openapi-tools/read_file``"""
 
     tool = tools.READ_FILE
+    operations: ClassVar = _operations(tool)
 
-    async def use(self, arguments: Mapping[str, Any]) -> None:
+    async def do_post(self) -> None:
+        arguments = self.arguments()
         session = self.known_session(arguments)
         info, content = await self.load(session, arguments["path"], self.settings_.max_mime_bytes)
-        if _PICTURES.fullmatch(info.mime_type):
+        if info.mime_type in _PICTURE_TYPES:
             self.set_header("Content-Type", info.mime_type)
             self.finish(content)
             return
@@ -164,8 +169,10 @@ class WriteFileHandler(ToolHandler):
     """``/openapi-tools/write_file``"""
 
     tool = tools.WRITE_FILE
+    operations: ClassVar = _operations(tool)
 
-    async def use(self, arguments: Mapping[str, Any]) -> None:
+    async def do_post(self) -> None:
+        arguments = self.arguments()
         content = _content(arguments["content"], arguments.get("encoding", "utf-8"))
         session, notes = await self.session_of(arguments)
         info = await self.save(session, arguments["path"], content)
@@ -176,8 +183,10 @@ class DeleteFileHandler(ToolHandler):
     """``/openapi-tools/delete_file``"""
 
     tool = tools.DELETE_FILE
+    operations: ClassVar = _operations(tool)
 
-    async def use(self, arguments: Mapping[str, Any]) -> None:
+    async def do_post(self) -> None:
+        arguments = self.arguments()
         session = self.known_session(arguments)
         await self.files_of(session).delete(arguments["path"])
         self.reply({"session_id": session.info.id, "path": arguments["path"]})
@@ -187,8 +196,10 @@ class RestartHandler(ToolHandler):
     """``/openapi-tools/restart_session``"""
 
     tool = tools.RESTART_SESSION
+    operations: ClassVar = _operations(tool)
 
-    async def use(self, arguments: Mapping[str, Any]) -> None:
+    async def do_post(self) -> None:
+        arguments = self.arguments()
         session = self.known_session(arguments)
         await self.services.runs.restart(self.principal, session.info.id)
         self.reply({"session_id": session.info.id})
@@ -210,6 +221,12 @@ class DocumentHandler(DialectHandler):
         self.reply(tools.build_document(f"{self.request.protocol}://{self.request.host}{PREFIX}"))
 
 
+def _without_pictures(run: Run) -> Run:
+    """The run for `model_text`, which says of pictures that the user sees them."""
+    kept = [output for output in run.folded.outputs if not _PICTURE_TYPES & output.get("data", {}).keys()]
+    return replace(run, folded=replace(run.folded, outputs=tuple(kept)))
+
+
 def _describe(file: FileInfo | FileChange) -> JSON:
     return {"path": file.path, "size": file.size, "mime_type": file.mime_type}
 
@@ -223,28 +240,19 @@ def _content(text: str, encoding: str) -> bytes:
         raise InvalidRequestError("`content` has half of a surrogate pair.", param="content") from None
 
 
-HANDLERS: tuple[type[ToolHandler], ...] = (
-    ExecuteHandler,
-    ListFilesHandler,
-    ReadFileHandler,
-    WriteFileHandler,
-    DeleteFileHandler,
-    RestartHandler,
-)
-for _handler in HANDLERS:
-    _handler.operations = {
-        "POST": Operation(
-            f"toolServer.{_handler.tool.name}",
-            _handler.tool.summary,
-            _TAG,
-            {200: Answer("What came of it.", {JSON_TYPE: None})},
-            Access.RUN,
-        )
-    }
-
 ROUTES: tuple[tuple[str, type[DialectHandler]], ...] = (
     (f"{PREFIX}/openapi.json", DocumentHandler),
-    *((PREFIX + handler.tool.path, handler) for handler in HANDLERS),
+    *(
+        (PREFIX + handler.tool.path, handler)
+        for handler in (
+            ExecuteHandler,
+            ListFilesHandler,
+            ReadFileHandler,
+            WriteFileHandler,
+            DeleteFileHandler,
+            RestartHandler,
+        )
+    ),
 )
 PATHS = (PREFIX, *(path for path, _ in ROUTES))
 

@@ -18,6 +18,7 @@ _SESSION_ID: JSON = {
     "description": "Leave it out: the chat has a session of its own. When an answer says that its session is "
     "new and names it, pass its session_id to go on in it.",
 }
+_FIGURES = "When a result says that figures are saved and not seen yet, show them with read_file."
 _PATH: JSON = {"type": "string", "description": "Path of the file, relative to the working directory."}
 _FILE: JSON = {
     "type": "object",
@@ -68,7 +69,7 @@ def _execute_python() -> Tool:
     return Tool(
         TOOL_NAME,
         "Run Python code",
-        function["description"],
+        f"{function['description']}\n{_FIGURES}",
         function["parameters"]["properties"],
         ("code",),
         {
@@ -78,7 +79,10 @@ def _execute_python() -> Tool:
                 "type": "string",
                 "description": "ok, error (the code raised), timeout, interrupted, aborted, kernel_died, cancelled.",
             },
-            "output": {"type": "string", "description": "What the code printed, its last value, its traceback."},
+            "output": {
+                "type": "string",
+                "description": "What the code printed, its last value, its traceback.",
+            },
             "files": {**_FILES, "description": "What the code created, modified or deleted."},
             "images": {
                 "type": "array",

@@ -28,7 +28,7 @@ _MAX_PARENTS = 16
 class Bounds:
     """Bytes. No message that was bounded is larger than ``max_message_bytes`` and a little."""
 
-    max_stream_bytes: int = 1024**2
+    max_stream_bytes: int = 4 * 1024**2
     max_message_bytes: int = 16 * 1024**2
     max_waiting_bytes: int = 32 * 1024**2
     max_parsed_bytes: int = 64 * 1024**2

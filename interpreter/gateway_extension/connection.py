@@ -51,26 +51,42 @@ class KernelConnection(ZMQChannelsWebsocketConnection):
         self._unsent_bytes = 0
         self._gathered: list[bytes] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._gone = asyncio.Event()
+        self._counted = self._nudging = self._ready = False
+        self._taken: dict[str, Any] | None = None
+        self._aside: tuple[dict[str, Any], list[Any]] | None = None
 
     async def prepare(self) -> None:
         """Waits for the kernel's first answer; a kernel that dies before it is a 404, at once."""
         preparing = asyncio.ensure_future(super().prepare())  # type: ignore[no-untyped-call]
         dying = asyncio.ensure_future(self.kernel_manager.died.wait())
+        leaving = asyncio.ensure_future(self._gone.wait())
+        tasks: set[asyncio.Future[Any]] = {preparing, dying, leaving}
         try:
-            await asyncio.wait({preparing, dying}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if dying.done():
-                self.disconnect()
                 raise web.HTTPError(404, "The kernel died before it answered.", reason=KERNEL_DIED)
+            if leaving.done():
+                raise web.Finish
             preparing.result()
+        except BaseException:
+            self.disconnect()
+            raise
         finally:
-            preparing.cancel()
-            dying.cancel()
-            await asyncio.wait({preparing, dying})
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
 
     def connect(self) -> Any:
         # Nagle's algorithm and delayed ACK together cost 40 ms per run
         self.websocket_handler.set_nodelay(True)
-        return super().connect()
+        self._counted = True  # by what upstream does first
+        self._taken = self.multi_kernel_manager.buffer_of(self.kernel_id, self.session_key)
+        try:
+            return super().connect()
+        except BaseException:
+            self._set_aside()
+            raise
 
     def nudge(self) -> Any:
         """Upstream waits here until a watcher of its own sees the kernel leave ``starting``.
@@ -79,7 +95,47 @@ class KernelConnection(ZMQChannelsWebsocketConnection):
         """
         if self.kernel_manager.execution_state == "starting":
             self.kernel_manager.execution_state = "idle"
-        return super().nudge()
+        self._nudging = True
+        return asyncio.ensure_future(self._nudged(super().nudge()))
+
+    async def _nudged(self, nudging: "asyncio.Future[None]") -> None:
+        """The end of upstream's `nudge`; it stops when the client leaves.
+
+        Upstream goes on: when it gives up at last, nobody reads the kernel's output any more, and the
+        kernel waits for this reader for ever (see the kernels' extension). What upstream does next,
+        with the channels and the buffer, finds neither unless all is well.
+        """
+        leaving = asyncio.ensure_future(self._gone.wait())
+        tasks: set[asyncio.Future[Any]] = {nudging, leaving}
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            self._nudging = False
+            self._ready = not self._gone.is_set() and not nudging.cancelled() and not nudging.exception()
+            if not self._ready:
+                self._set_aside()
+        if self._gone.is_set():
+            self._put_back()
+        else:
+            nudging.result()
+
+    def _set_aside(self) -> None:
+        """Closes the channels of a connection that never came to be; what it took over is kept."""
+        channels, self.channels = self.channels, {}
+        if self._taken is None:
+            for stream in channels.values():
+                stream.close()
+        elif channels:
+            self._aside = (channels, self._taken["buffer"])
+            self._taken["buffer"] = []
+
+    def _put_back(self) -> None:
+        aside, self._aside = self._aside, None
+        if aside is not None:
+            self.multi_kernel_manager.buffer_again(self.kernel_id, self.session_key, *aside)
 
     @property
     def write_message(self) -> Any:
@@ -107,11 +163,31 @@ class KernelConnection(ZMQChannelsWebsocketConnection):
 
     def disconnect(self) -> None:  # type: ignore[override]  # upstream, too, overrides its async base
         """The client is gone; what was gathered for it is kept with what is still to come."""
+        if self._gone.is_set():
+            return
+        self._gone.set()
         held, self._gathered = self._gathered, []
-        super().disconnect()  # type: ignore[no-untyped-call]
+        if self._ready:
+            super().disconnect()  # type: ignore[no-untyped-call]
+        else:
+            self._disconnect_early()
         for frame in held:
             channel, parts = deserialize_msg_from_ws_v1(frame)  # type: ignore[no-untyped-call]
             self.multi_kernel_manager.keep_for_client(self.kernel_id, channel, parts)
+
+    def _disconnect_early(self) -> None:
+        """Nothing is kept for a client that never was there.
+
+        Upstream keeps when it counts the last connection out, and counts some out that it never counted in.
+        """
+        self._set_aside()
+        manager = self.multi_kernel_manager
+        for _ in range(1 if self._counted else 2):
+            manager.notify_connect(self.kernel_id)
+        super().disconnect()  # type: ignore[no-untyped-call]
+        manager.notify_disconnect(self.kernel_id)
+        if not self._nudging:
+            self._put_back()
 
     @property
     def _handler(self) -> "FrameWriter":

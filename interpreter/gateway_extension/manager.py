@@ -193,6 +193,24 @@ class AllKernelsManager(SeedingMappingKernelManager):  # type: ignore[misc]
             signature = self._kernels[kernel_id].session.sign(parts[:4])
             self._kernel_buffers[kernel_id]["buffer"].append((channel, [DELIM, signature, *parts]))
 
+    def buffer_of(self, kernel_id: str, session_key: str) -> dict[str, Any] | None:
+        """What is buffered for this client, as upstream's `get_buffer`; it stays where it is."""
+        found: dict[str, Any] | None = self._kernel_buffers.get(kernel_id)
+        return found if found is not None and found["session_key"] == session_key else None
+
+    def buffer_again(
+        self, kernel_id: str, session_key: str, channels: dict[str, Any], messages: list[tuple[str, Parts]]
+    ) -> None:
+        """Buffers on for a client that came for its messages and left before it got them."""
+        if self._kernel_connections.get(kernel_id) == 0 and kernel_id not in self._kernel_buffers:
+            self.start_buffering(kernel_id, session_key, channels)
+        if kernel_id in self._kernel_buffers and self._kernel_buffers[kernel_id]["channels"] is channels:
+            for message in messages:
+                self._kernel_buffers[kernel_id]["buffer"].append(message)
+        else:
+            for stream in channels.values():
+                stream.close()
+
     def start_watching_activity(self, kernel_id: str) -> None:
         """Begins to keep ``last_activity`` and ``execution_state``.
 

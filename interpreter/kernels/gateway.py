@@ -50,6 +50,7 @@ class Gateway:
         self._cookies: dict[str, str] = {}
         self._login_lock = asyncio.Lock()
         self._background = Background()
+        self._clean_ups: dict[str, set[asyncio.Task[None]]] = {}
 
     def close(self) -> None:
         """Close the idle connections."""
@@ -66,11 +67,12 @@ class Gateway:
         path: str | None = None,
         env: Mapping[str, str] | None = None,
         timeout: float = 0.0,
+        owner: str = "",
     ) -> str:
         """Ask for a kernel and give its id; it is not ready before its websocket answers.
 
         The gateway has ``timeout`` seconds more than for other answers. A kernel that comes when the
-        caller waits no more (its task was cancelled) is deleted.
+        caller waits no more (its task was cancelled) is deleted; `gone` waits for that.
         """
         body: JSON = {"name": name, "env": dict(env or {})}
         if path is not None:
@@ -79,7 +81,7 @@ class Gateway:
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
-            starting.add_done_callback(self._delete_unwanted)
+            self.discard_later(self._delete_unwanted(starting), owner)
             raise
 
     async def _start_kernel(self, body: JSON, timeout: float) -> str:
@@ -89,9 +91,10 @@ class Gateway:
             raise GatewayError("The gateway answered without a kernel id; check gateway_url.")
         return kernel_id
 
-    def _delete_unwanted(self, starting: "asyncio.Task[str]") -> None:
+    async def _delete_unwanted(self, starting: "asyncio.Task[str]") -> None:
+        await asyncio.wait({starting})
         if not starting.cancelled() and starting.exception() is None:
-            self._background.spawn(self.discard_kernel(starting.result()))
+            await self.discard_kernel(starting.result())
 
     async def discard_kernel(self, kernel_id: str) -> None:
         """Delete a kernel as well as it can be done, in at most `DELETE_TIMEOUT` seconds."""
@@ -109,9 +112,23 @@ class Gateway:
         except InterpreterError as error:
             log.warning("A kernel could not be deleted: %s", error.message)
 
-    def discard_later(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do clean-up work in the background; `settle` waits for it."""
-        self._background.spawn(work)
+    def discard_later(self, work: Coroutine[Any, Any, None], owner: str = "") -> None:
+        """Do clean-up work in the background; `settle` waits for it, and so does `gone` of its owner."""
+        task = self._background.spawn(work)
+        if owner:
+            self._clean_ups.setdefault(owner, set()).add(task)
+            task.add_done_callback(lambda done: self._cleaned_up(owner, done))
+
+    def _cleaned_up(self, owner: str, done: "asyncio.Task[None]") -> None:
+        tasks = self._clean_ups[owner]
+        tasks.discard(done)
+        if not tasks:
+            del self._clean_ups[owner]
+
+    async def gone(self, owner: str, timeout: float) -> None:
+        """Wait, at most ``timeout`` seconds, until the kernels are deleted that the owner gave up."""
+        if tasks := self._clean_ups.get(owner):
+            await asyncio.wait(set(tasks), timeout=timeout)
 
     async def has_kernel(self, kernel_id: str) -> bool:
         """Whether the gateway knows the kernel and does not call it dead."""

@@ -58,24 +58,32 @@ class Kernel:
         timeout: float,
         path: str | None = None,
         env: Mapping[str, str] | None = None,
+        owner: str = "",
     ) -> "Kernel":
         """Start a kernel and wait until it answers, at most ``timeout`` seconds.
 
-        Raises KernelStartTimeoutError, GatewayError, InvalidRequestError (no such kernelspec). A
+        ``owner``: for whom `Gateway.gone` waits until a kernel that did not come up is deleted. Raises KernelStartTimeoutError, GatewayError, InvalidRequestError (no such kernelspec). A
         kernel that did not come up is deleted.
         """
         started = time.monotonic()
         try:
             async with asyncio.timeout(timeout):
-                kernel_id = await gateway.start_kernel(name, path=path, env=env, timeout=timeout)
+                kernel_id = await gateway.start_kernel(name, path=path, env=env, timeout=timeout, owner=owner)
         except TimeoutError as error:
             raise _start_timeout(timeout) from error
         left = timeout - (time.monotonic() - started)
-        return await cls.attach(gateway, kernel_id, name, timeout=left, of=timeout)
+        return await cls.attach(gateway, kernel_id, name, timeout=left, of=timeout, owner=owner)
 
     @classmethod
     async def attach(
-        cls, gateway: Gateway, kernel_id: str, name: str, *, timeout: float, of: float | None = None
+        cls,
+        gateway: Gateway,
+        kernel_id: str,
+        name: str,
+        *,
+        timeout: float,
+        of: float | None = None,
+        owner: str = "",
     ) -> "Kernel":
         """Connect to a kernel that was started before; when that fails it is deleted, in the background."""
         kernel = cls(gateway, kernel_id, name)
@@ -84,15 +92,15 @@ class Kernel:
                 await kernel._channels.connect(timeout=max(timeout, 1.0))
                 await kernel.resync()
         except TimeoutError as error:
-            gateway.discard_later(kernel.shutdown())
+            gateway.discard_later(kernel.shutdown(), owner)
             raise _start_timeout(of or timeout) from error
         except KernelDiedError as error:
-            gateway.discard_later(kernel.shutdown())
+            gateway.discard_later(kernel.shutdown(), owner)
             raise GatewayError(
                 f"The kernel ended while it started. {error.death.sentence}", code="kernel_not_up"
             ) from error
         except BaseException:
-            gateway.discard_later(kernel.shutdown())
+            gateway.discard_later(kernel.shutdown(), owner)
             raise
         return kernel
 

@@ -39,7 +39,9 @@ class GatewayLauncher:
         path = None
         if self.workspace_path is not None:
             path = f"{self.workspace_path}/{session_id}".lstrip("/")
-        return await Kernel.start(self.gateway, kernel_name, timeout=self.start_timeout, path=path, env=env)
+        return await Kernel.start(
+            self.gateway, kernel_name, timeout=self.start_timeout, path=path, env=env, owner=session_id
+        )
 
     def reserve(self, kernel_name: str, network: str | None) -> str | None:
         """No kernel is ready before it is asked for."""
@@ -59,7 +61,9 @@ class GatewayLauncher:
         with contextlib.suppress(GatewayError):
             await self.gateway.interrupt_kernel(kernel_id)
         try:
-            return await Kernel.attach(self.gateway, kernel_id, info.kernel_name, timeout=ATTACH_TIMEOUT)
+            return await Kernel.attach(
+                self.gateway, kernel_id, info.kernel_name, timeout=ATTACH_TIMEOUT, owner=info.id
+            )
         except (GatewayError, KernelStartTimeoutError) as error:
             log.warning("A session's kernel can't be taken up again: %s", error.message)
             return None
@@ -67,6 +71,10 @@ class GatewayLauncher:
     async def discard(self, kernel_id: str) -> None:
         """Delete a kernel that nobody wants, as well as it can be done."""
         await self.gateway.discard_kernel(kernel_id)
+
+    async def gone(self, session_id: str, timeout: float) -> None:
+        """Wait until kernels are deleted that were being started for a session that ended."""
+        await self.gateway.gone(session_id, timeout)
 
     async def aclose(self) -> None:
         """Wait for kernels that are still being deleted."""

@@ -78,6 +78,10 @@ class PooledLauncher:
         """As `GatewayLauncher.discard`."""
         await self._launcher.discard(kernel_id)
 
+    async def gone(self, session_id: str, timeout: float) -> None:
+        """As `GatewayLauncher.gone`."""
+        await self._launcher.gone(session_id, timeout)
+
     async def kernelspecs(self) -> JSON:
         """As `GatewayLauncher.kernelspecs`."""
         return await self._launcher.kernelspecs()

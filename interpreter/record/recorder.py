@@ -18,6 +18,7 @@ from .index import SessionRecord
 from .journal import DamagedError
 from .layout import Layout
 from .live import LiveSession
+from .outcomes import RecordedRun
 from .reader import newest_first, search_sessions, verify_missing
 from .recovery import recover
 from .retention import export_sessions, prune_sessions
@@ -181,10 +182,19 @@ class Recorder:
 
     async def get_run(self, run_id: str) -> Run | None:
         """A run, None when it is unknown."""
+        recorded = await self.get_recorded(run_id)
+        return recorded.run if recorded else None
+
+    async def get_recorded(self, run_id: str) -> RecordedRun | None:
+        """A run and which of its outputs came late, None when it is unknown."""
         session_id, number = parse_run_id(run_id) or ("", 0)
         async with self._sessions.reading(session_id) as session:
-            recorded = await self._disk.read(session.run, number) if session else None
-            return recorded.run if recorded else None
+            return await self._disk.read(session.run, number) if session else None
+
+    async def list_run_ids(self, session_id: str) -> list[str]:
+        """Ids of the runs of a session in order; none when it is unknown."""
+        async with self._sessions.reading(session_id) as session:
+            return [run_id_of(session_id, number) for number in session.index.order] if session else []
 
     async def list_runs(self, session_id: str) -> list[Run]:
         """The runs of a session in order; none when it is unknown."""

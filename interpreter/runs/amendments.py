@@ -84,10 +84,12 @@ class Amendments:
         self._background.spawn(self._amend_recorded(run_id, self._recorded.pop(run_id)))
 
     async def _amend_recorded(self, run_id: str, changes: dict[int, Change]) -> None:
-        run = await self._recorder.get_run(run_id)
-        if run is not None:
-            amended = with_displays(run, changes)
-            await self._recorder.amend_run(amended, late=(), reason="a later run updated a display")
+        recorded = await self._recorder.get_recorded(run_id)
+        if recorded is not None:
+            amended = with_displays(recorded.run, changes)
+            await self._recorder.amend_run(
+                amended, late=recorded.late, reason="a later run updated a display"
+            )
 
 
 def with_displays(run: Run, changes: dict[int, Change]) -> Run:

@@ -14,7 +14,7 @@ from interpreter.sessions.session import Session
 
 log = logging.getLogger(__name__)
 
-LEAVE_TIMEOUT = 5.0  # seconds that a new kernel waits for the old one to leave the session's folder
+LEAVE_TIMEOUT = 5.0  # seconds to wait for a kernel to leave the session's folder
 FRESH_KERNEL = "The kernel is a fresh one: earlier variables and imports are gone."
 
 
@@ -26,6 +26,7 @@ class Launcher(Protocol):
     async def launch(self, info: SessionInfo) -> Kernel: ...
     async def attach(self, info: SessionInfo, kernel_id: str) -> Kernel | None: ...
     async def discard(self, kernel_id: str) -> None: ...
+    async def gone(self, session_id: str, timeout: float) -> None: ...
     async def kernelspecs(self) -> JSON: ...
     async def aclose(self) -> None: ...
     @property
@@ -105,10 +106,16 @@ class SessionKernels:
                     await self.note_start(session, kernel)
 
     async def release(self, session: Session) -> None:
-        """Shut the session's kernel down for good; what makes one is stopped."""
+        """Shut the session's kernel down for good; what makes one is stopped.
+
+        Kernels that were on their way, in or out, are gone as well, unless that takes too long: each of
+        them uses the session's folder.
+        """
         kernel = await self._take(session)
         if kernel is not None:
             await kernel.shutdown()
+        await self._left(session)
+        await self._launcher.gone(session.id, LEAVE_TIMEOUT)
         if session.lost_kernel_id is not None:
             await self._launcher.discard(session.lost_kernel_id)
 
@@ -135,10 +142,14 @@ class SessionKernels:
         return kernel
 
     async def _start(self, session: Session) -> Kernel:
-        if session.leaving is not None:  # two kernels must not work in one folder
+        await self._left(session)  # two kernels must not work in one folder
+        return await self._find_lost(session) or await self._launcher.launch(session.info)
+
+    @staticmethod
+    async def _left(session: Session) -> None:
+        if session.leaving is not None:
             await asyncio.wait({session.leaving}, timeout=LEAVE_TIMEOUT)
             session.leaving = None
-        return await self._find_lost(session) or await self._launcher.launch(session.info)
 
     async def _find_lost(self, session: Session) -> Kernel | None:
         if session.lost_kernel_id is None:
@@ -190,7 +201,7 @@ class SessionKernels:
             raise _closed()
         kernel: Kernel = making.result()
         if session.closed:
-            self._background.spawn(kernel.shutdown())
+            session.leaving = self._background.spawn(kernel.shutdown())
             raise _closed()
         return kernel
 

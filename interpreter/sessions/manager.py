@@ -136,6 +136,14 @@ class SessionManager:
             )
         raise NotFoundError("There is no session with this id.")
 
+    def check_readable(self, principal: Principal, session_id: str) -> None:
+        """Raises as `get`, but not for another's session when the principal may read that."""
+        session = self._sessions.get(session_id)
+        owner_id = session.info.owner_id if session else self._gone.get(session_id, ("", ""))[0]
+        if owner_id and principal.reads(owner_id) and not principal.owns(owner_id):
+            principal = replace(principal, token_id=owner_id)
+        self.get(principal, session_id)
+
     def touch(self, session: Session) -> None:
         """Count a use that is no run: the session's idle time begins anew."""
         session.last_activity_at = self._clock()

@@ -193,7 +193,7 @@ def kernelspecs_folder() -> str:
 
 
 @contextlib.asynccontextmanager
-async def admins_gateway(folder: Path, **environment: str) -> AsyncIterator[GatewayClient]:
+async def admins_gateway(folder: Path, *options: str, **environment: str) -> AsyncIterator[GatewayClient]:
     """A stock Kernel Gateway with the file from `gateway_config`, as an admin would start it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -206,6 +206,7 @@ async def admins_gateway(folder: Path, **environment: str) -> AsyncIterator[Gate
         "from kernel_gateway.gatewayapp import launch_instance; launch_instance()",
         f"--config={config}",
         f"--KernelGatewayApp.port={port}",
+        *options,
         env={**os.environ, "KG_AUTH_TOKEN": "admins-own", "JUPYTER_RUNTIME_DIR": str(folder), **environment},
         cwd=folder,
         stdin=subprocess.DEVNULL,

@@ -72,3 +72,15 @@ async def test_no_history_file_is_shared_between_sessions(channels: Channels) ->
         "import pathlib, os; print(list(pathlib.Path.home().rglob('history*')), In[1])"
     )
     assert text == "[] a = 1\n"
+
+
+async def test_what_programs_print_comes_before_the_value(channels: Channels) -> None:
+    for _ in range(10):
+        outputs = await channels.run("import os\nos.system('echo printed')")
+        kinds = [message["header"]["msg_type"] for message in outputs]
+        assert kinds == ["stream", "execute_result", "execute_reply"]
+
+
+async def test_characters_that_programs_print_stay_whole(channels: Channels) -> None:
+    code = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', \"print('a' + 'é' * 100_000)\"]);"
+    assert await channels.text(code) == "a" + "é" * 100_000 + "\n"

@@ -15,3 +15,8 @@ def forked() -> Iterator[None]:
     sandbox_kit.DEFAULTS["fork_server"] = True
     yield
     del sandbox_kit.DEFAULTS["fork_server"]
+
+
+def test_the_kernels_of_this_module_are_forked(kernel: Boxed, tight: Boxed, shared: Boxed) -> None:  # noqa: F405
+    for one in (kernel, tight, shared):
+        assert one.provisioner._sandbox.forking is not None

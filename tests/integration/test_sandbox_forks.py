@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from sandbox_kit import IS_ROOT, PROJECT, Boxed, boxed, kernel_python
 
-from interpreter.gateway_extension.sandbox.zygote import ForkCommand
+from interpreter.gateway_extension.sandbox.zygote import ForkCommand, Origin, ZygoteError, find_zygote
 
 FORK: dict[str, Any] = {"fork_server": True}
 PLAIN = [kernel_python(), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
@@ -352,3 +352,54 @@ def test_a_killed_gateway_leaves_neither_kernel_nor_zygote(tmp_path: Path) -> No
     for handle in handles:
         assert select.select([handle], [], [], 5)[0], "it lives on"
         os.close(handle)
+
+
+THREADED = """#!{python}
+import json, socket, sys
+with socket.socket(fileno=int(sys.argv[2])) as gateway:
+    gateway.send(json.dumps({{"missing": [], "threads": 2}}).encode())
+    gateway.recv(1)
+"""
+BROKEN = "#!/bin/sh\necho started >> count; echo no numpy >&2; exit 1\n"
+
+
+def program(folder: Path, text: str) -> Origin:
+    path = folder / "python"
+    path.write_text(text)
+    path.chmod(0o755)
+    return Origin(str(path), (), ())
+
+
+if IS_ROOT:
+
+    def test_a_module_that_starts_threads_can_not_be_in_a_zygote(tmp_path: Path) -> None:
+        origin = program(tmp_path, THREADED.format(python=sys.executable))
+        with pytest.raises(ZygoteError, match="starts threads: 2 are there"):
+            find_zygote(origin, tmp_path / "z")
+
+    def test_one_that_does_not_start_says_why_and_is_left_alone_for_a_while(tmp_path: Path) -> None:
+        origin, now = program(tmp_path, BROKEN), [100.0]
+        for now[0] in (100.0, 110.0, 140.0):
+            with pytest.raises(ZygoteError, match="did not start: no numpy"):
+                find_zygote(origin, tmp_path / "z", clock=lambda: now[0])
+        assert (tmp_path / "z" / "count").read_text() == "started\n" * 2
+
+else:
+
+    def test_a_program_that_the_kernels_user_could_change_is_refused(tmp_path: Path) -> None:
+        with pytest.raises(ZygoteError, match="belongs to another user"):
+            find_zygote(program(tmp_path, BROKEN), tmp_path / "z")
+
+
+def test_a_zygote_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    with boxed(FORK) as kernel:
+        zygote = zygote_of(kernel)
+        monkeypatch.setattr("interpreter.gateway_extension.sandbox.zygote.FORK_TIMEOUT", 0.5)
+        os.kill(zygote, signal.SIGSTOP)
+        with boxed(FORK) as slow:
+            assert slow.provisioner._sandbox.forking is None
+            assert slow.run("print(1)") == "1\n"
+        monkeypatch.undo()
+        with boxed(FORK) as next_one:
+            assert zygote_of(next_one) != zygote
+            assert next_one.run("print(1)") == "1\n"

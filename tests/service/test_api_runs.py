@@ -165,7 +165,7 @@ async def test_a_client_that_goes_away_cancels_its_run(
     await api.runs.submitted.wait()
     writer.close()
     run_id, reason = await api.runs.cancelled.get()
-    assert (api.runs.active[run_id].run.status, reason) == (RunStatus.CANCELLED, "the client went away")
+    assert (api.runs.active[run_id].run.status, reason) == (RunStatus.CANCELLED, "The client went away.")
     assert (await api.ask("GET", "/healthz")).code == 200
     assert "status=499" in caplog.text
     assert "ERROR" not in caplog.text

@@ -32,7 +32,7 @@ FEED_INTERVAL = 0.5  # seconds of silence after which a client that counts them 
 MAX_KEPT_BYTES = 16 * 1024**2  # of output for a client that is away
 MAX_ANSWERING = 64  # requests other than runs at once
 FLUSH_TIMEOUT = 2.0  # seconds for the last messages of a session that ends
-GONE = "the client went away"
+GONE = "The client went away."
 
 _INTERNAL = "The service failed; its log has the details."
 _ALWAYS_KEPT = ("status", "execute_reply", "error")

@@ -142,7 +142,8 @@ class BubblewrapProvisioner(SandboxOptions):
 
     def _make_place(self, folder: KernelFolder, workspace: str | None, runtime_dir: str) -> Place:
         path = Path(workspace) if workspace else folder.private_workspace
-        path.mkdir(mode=0o700, exist_ok=True)
+        if not workspace:  # a given one that went meanwhile must not come back
+            path.mkdir(mode=0o700, exist_ok=True)
         if os.geteuid() != 0:
             return Place(folder, os.geteuid(), path)
         pool = UidPool(uid_folder(runtime_dir), *self.uid_range)
@@ -181,24 +182,11 @@ class BubblewrapProvisioner(SandboxOptions):
             os.chown(self._kernel_file(place), -1, place.uid)
             self._kernel_file(place).chmod(0o640)
         self._starts += 1
-        sandbox = Sandbox(
-            place,
-            self._limits,
-            self._network,
-            find_parents() if self.use_cgroups else Parents(0, {}),
-            name=f"{place.folder.path.parent.name}-{place.folder.path.name}-{self._starts}",
-            relayed=relayed,
-        )
-        self._sandbox = sandbox
-        self._finalizer.detach()
-        self._finalizer = weakref.finalize(self, _release, os.getpid(), sandbox, place)
         try:
             probed = await asyncio.to_thread(probe)
             if not probed.ok:
                 raise SandboxUnavailableError(probed.reason or "the sandbox does not work here")
-            box = self._box(cmd, place, kwargs["env"], proc=probed.proc)
-            sandbox.forking = await self._forking(box, place)
-            await self._start(sandbox, box)
+            await self._fork_or_start(self._box(cmd, place, kwargs["env"], proc=probed.proc), place, relayed)
         except SandboxUnavailableError as error:
             await self._give_up()
             raise SandboxUnavailableError(f"{error}. {advice(str(error))}") from error
@@ -206,6 +194,33 @@ class BubblewrapProvisioner(SandboxOptions):
             await self._give_up()
             raise
         return self.connection_info
+
+    async def _fork_or_start(self, box: Box, place: Place, relayed: dict[str, int]) -> None:
+        forking = await self._forking(box, place)
+        if forking is not None:
+            try:
+                await self._start(self._new_sandbox(place, relayed, forking), box)
+            except ZygoteError as error:
+                self.log.warning("This kernel is started, not forked: %s", error)
+                await self._end_sandbox()
+            else:
+                return
+        await self._start(self._new_sandbox(place, relayed, None), box)
+
+    def _new_sandbox(self, place: Place, relayed: dict[str, int], forking: Forking | None) -> Sandbox:
+        sandbox = Sandbox(
+            place,
+            self._limits,
+            self._network,
+            find_parents() if self.use_cgroups else Parents(0, {}),
+            name=f"{place.folder.path.parent.name}-{place.folder.path.name}-{self._starts}",
+            relayed=relayed,
+            forking=forking,
+        )
+        self._sandbox = sandbox
+        self._finalizer.detach()
+        self._finalizer = weakref.finalize(self, _release, os.getpid(), sandbox, place)
+        return sandbox
 
     async def _forking(self, box: Box, place: Place) -> Forking | None:
         """How to fork this kernel; None when it has to be started."""
@@ -215,7 +230,7 @@ class BubblewrapProvisioner(SandboxOptions):
         if command is None:
             self.log.info("This kernel is started, not forked: its command or its variables ask for that")
             return None
-        folder = place.folder.path.parent / "z"
+        folder = place.folder.path.parent / f"z{hash(command.origin) & 0xFFFFFFFF:08x}"
         try:
             zygote = await asyncio.to_thread(find_zygote, command.origin, folder)
         except ZygoteError as error:

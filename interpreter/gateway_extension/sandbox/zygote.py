@@ -150,22 +150,27 @@ class Zygote:
     def __init__(self, origin: Origin, folder: Path) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
         self.folder = folder
+        self._owner = os.getpid()
         self._log_file = folder / "log"
         self._kernels: dict[int, int] = {}  # pidfd → pipe for the exit code
         self._stopped = self._told_ends = False
         self._lock = threading.Lock()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, open(self._log_file, "wb") as log:
-            self._process = subprocess.Popen(  # noqa: S603
-                [origin.python, *origin.options, MAIN, str(theirs.fileno()), *origin.imports],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=_environment(folder),
-                pass_fds=[theirs.fileno()],
-                cwd=folder,
-                start_new_session=True,
-            )
+        try:
+            with theirs, open(self._log_file, "wb") as log:
+                self._process = subprocess.Popen(  # noqa: S603
+                    [origin.python, *origin.options, MAIN, str(theirs.fileno()), *origin.imports],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=_environment(folder),
+                    pass_fds=[theirs.fileno()],
+                    cwd=folder,
+                    start_new_session=True,
+                )
+        except OSError:
+            self._control.close()
+            raise
         self._pidfd = os.pidfd_open(self._process.pid)
 
     @property
@@ -186,14 +191,24 @@ class Zygote:
             answer = b""
             _log.debug("no answer of the zygote", exc_info=error)
         if not answer:
-            self.stop()
-            os.close(self._pidfd)
-            self._control.close()
+            self._discard()
             text = self._log_file.read_text(errors="replace").strip().splitlines()
             raise ZygoteError(f"the fork server did not start: {text[-1] if text else 'it said nothing'}")
-        for name in json.loads(answer)["missing"]:
+        content = json.loads(answer)
+        if content["threads"] != 1:
+            self._discard()
+            raise ZygoteError(
+                f"a module of fork_server_imports starts threads: {content['threads']} are there"
+            )
+        for name in content["missing"]:
             _log.info("The fork server has no module %s: each kernel imports it for itself", name)
         threading.Thread(target=self._watch, name="zygote-watch", daemon=True).start()
+
+    def _discard(self) -> None:
+        """End it before it ever served."""
+        self.stop()
+        os.close(self._pidfd)
+        self._control.close()
 
     def fork(self, target: Target) -> ForkedKernel:
         """Have a kernel made in a sandbox. Blocks; raises `ZygoteError`, `ZygoteEndedError`."""
@@ -211,6 +226,7 @@ class Zygote:
             try:
                 answer, handles, _, _ = socket.recv_fds(reply, 65536, 1)
             except OSError as error:
+                self._process.kill()  # so that the next one is served by another
                 raise ZygoteError("the fork server did not answer in time") from error
         content = json.loads(answer) if answer else {"error": "the fork server has ended"}
         if "pid" not in content:
@@ -256,6 +272,8 @@ class Zygote:
 
     def stop(self) -> None:
         """End it. Kernels that it made live on."""
+        if os.getpid() != self._owner:  # a fork of the gateway that ends
+            return
         self._stopped = True
         self._process.kill()
         self._process.wait()

@@ -151,7 +151,8 @@ def main() -> None:
     before = dict(os.environ)
     missing = prepare(sys.argv[2:], forked)
     set_by_imports = {name: value for name, value in os.environ.items() if before.get(name) != value}
-    control.send(json.dumps({"ready": True, "missing": missing}).encode())
+    ready = {"missing": missing, "threads": len(os.listdir("/proc/self/task"))}
+    control.send(json.dumps(ready).encode())
     plan = Zygote(control, forked).serve()
     if plan is None:
         os._exit(0)

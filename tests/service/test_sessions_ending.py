@@ -1,0 +1,54 @@
+"""A session that is deleted while its next kernel starts: neither kernel nor folder stays."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from runs_kit import ALICE, Stack, stack, within
+
+from interpreter.models import RunStatus, is_id
+from interpreter.sessions import Session
+
+
+@pytest.fixture
+async def parts(tmp_path: Path) -> AsyncIterator[Stack]:
+    async with stack(tmp_path) as opened:
+        yield opened
+
+
+async def replacing(parts: Stack, op: str) -> Session:
+    """A session whose kernel has died, and whose next one waits at this operation."""
+    session = await parts.session()
+    parts.gateway.hold(op)
+    assert (await parts.run(session, "die")).status is RunStatus.KERNEL_DIED
+    await parts.gateway.reached(op)
+    return session
+
+
+def living(parts: Stack) -> list[str]:
+    return [kernel_id for kernel_id, kernel in parts.gateway.kernels.items() if kernel.alive]
+
+
+def folders(parts: Stack) -> list[str]:
+    return [path.name for path in parts.workspaces.root.iterdir() if is_id(path.name)]
+
+
+@pytest.mark.parametrize("op", ["start", "websocket"])
+async def test_deleting_waits_for_a_kernel_that_is_being_started(parts: Stack, op: str) -> None:
+    session = await replacing(parts, op)
+    deleting = asyncio.create_task(parts.sessions.delete(ALICE, session.id))
+    await asyncio.sleep(0)
+    parts.gateway.release(op)
+    await deleting
+    assert living(parts) == []
+    assert folders(parts) == []
+
+
+async def test_deleting_does_not_wait_for_ever(parts: Stack) -> None:
+    session = await replacing(parts, "start")
+    with within(1.0):
+        await parts.sessions.delete(ALICE, session.id)
+    assert folders(parts) == []
+    parts.gateway.release("start")
+    await parts.gateway.until(lambda: not living(parts))
