@@ -73,7 +73,7 @@ class _StrictLoader(KVArgParseConfigLoader):
 
     def _handle_unrecognized_alias(self, arg: str) -> NoReturn:
         names = [*_flat(self.aliases), *_flat(self.flags)]
-        raise SettingsError(f"--{arg.lstrip('-')} is no option{_suggestion(arg, names)}.")
+        raise SettingsError(f"--{arg.lstrip('-')} is no option{_suggestion(arg, names)}")
 
 
 class InterpreterApp(_Options):  # type: ignore[misc]  # made from the table, which mypy can't follow
@@ -186,7 +186,7 @@ class InterpreterApp(_Options):  # type: ignore[misc]  # made from the table, wh
             field = known.get(variable)
             if field is None:
                 names = [*known, *_CLIENT_VARIABLES]
-                raise SettingsError(f"{variable} is no setting{_suggestion(variable, names)}.")
+                raise SettingsError(f"{variable} is no setting{_suggestion(variable, names)}")
             value = _parse(field.type, text, variable)
             if field.metadata["choices"] and value not in field.metadata["choices"]:
                 raise SettingsError(f"{variable} must be one of: {', '.join(field.metadata['choices'])}.")
@@ -203,7 +203,7 @@ class InterpreterApp(_Options):  # type: ignore[misc]  # made from the table, wh
             for key in cfg.get(section, {}):
                 if key[:1].islower() and key not in self.traits(config=True):
                     names = self.traits(config=True)
-                    raise SettingsError(f"{section}.{key} is no setting{_suggestion(key, names)}.")
+                    raise SettingsError(f"{section}.{key} is no setting{_suggestion(key, names)}")
         super()._load_config(cfg, *args, **kwargs)
 
     def _refuse_unknown_sections(self, config: Config) -> None:
@@ -211,14 +211,14 @@ class InterpreterApp(_Options):  # type: ignore[misc]  # made from the table, wh
         for section, value in config.items():
             if section not in known and isinstance(value, Config) and value:
                 name = f"{section}.{next(iter(value))}"
-                raise SettingsError(f"{name} is no setting{_suggestion(section, ['InterpreterApp'])}.")
+                raise SettingsError(f"{name} is no setting{_suggestion(section, ['InterpreterApp'])}")
 
     def _refuse_arguments(self) -> None:
         if not self.extra_args or self.takes_arguments:
             return
         word = self.extra_args[0]
         if self.subcommands:
-            raise SettingsError(f"There is no command '{word}'{_suggestion(word, self.subcommands)}.")
+            raise SettingsError(f"There is no command '{word}'{_suggestion(word, self.subcommands)}")
         raise SettingsError(f"'{word}' is not expected here; see --help.")
 
     def _find_subcommand(self, name: str) -> str:
@@ -333,7 +333,7 @@ def _class_names(subcommands: Mapping[str, tuple[Any, str]]) -> set[str]:
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, list(known), n=1)
-    return f"; do you mean {close[0]}?" if close else ""
+    return f"; do you mean {close[0]}?" if close else "."
 
 
 def _sentence(error: Exception) -> str:

@@ -54,6 +54,8 @@ class EventLog:
         if kind == "output" and isinstance(output, dict) and output.get("output_type") == "stream":
             self._unread_text = [output["text"]]
         self.size += _weight(output)
+        if kind == COMPLETED:
+            self.size += _weight_of_run(data)
         self._tell()
 
     async def follow(self, after: int = 0) -> AsyncIterator[RunEvent]:
@@ -109,6 +111,14 @@ def _weight(output: Any) -> int:
     if not isinstance(data, dict):
         return sum(map(len, output.get("traceback", ())))
     return sum(len(value) if isinstance(value, str) else len(json.dumps(value)) for value in data.values())
+
+
+def _weight_of_run(data: JSON) -> int:
+    """What a run's text takes besides its events; its displays are the same objects as theirs."""
+    streams = [output for output in data.get("outputs", ()) if output.get("output_type") == "stream"]
+    return sum(map(_weight, streams)) + sum(
+        len(data.get(name) or "") for name in ("code", "stdout", "stderr")
+    )
 
 
 async def replay_events(run: Run, after: int = 0) -> AsyncIterator[RunEvent]:

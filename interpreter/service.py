@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import fcntl
 import ipaddress
 import logging
 import os
@@ -42,6 +43,7 @@ log = logging.getLogger(__name__)
 
 _PACKAGE = Path(__file__).parent
 
+MIN_TOKEN = 16  # characters of a configured token, where other machines can try to guess it
 CLOSE_STEP_TIMEOUT = 20.0  # seconds that one step of the way down may take
 
 
@@ -86,7 +88,7 @@ class Service:
 
     async def _start(self) -> None:
         settings = self.settings
-        self._make_state_dir()
+        self._take_state_dir()
         isolation = await find_isolation(settings, is_local=is_loopback(settings.ip))
         store = await self._start_store()
         tokens = await self._start_tokens(store)
@@ -130,11 +132,22 @@ class Service:
         self._listen(services, connections_close_at)
         self._closers.append(("the acceptance of runs", _called(runs.stop_accepting)))
 
-    def _make_state_dir(self) -> None:
+    def _take_state_dir(self) -> None:
+        """Make the folder and be its only service: two would sweep away each other's kernels' folders."""
         try:
             self._state_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
+            lock = os.open(self._state_dir / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise SettingsError(f"state_dir can't be made: {error.strerror}.") from error
+            raise SettingsError(f"state_dir can't be made or written: {error.strerror}.") from error
+        self._closers.append(("the lock of state_dir", _called(lambda: os.close(lock))))
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise SettingsError(
+                f"Another service uses state_dir ({self._state_dir}); stop it, or set state_dir to another folder."
+            ) from error
+        except OSError as error:
+            log.warning("state_dir is on a disk without locks (%s): start one service on it.", error.strerror)
 
     async def _start_store(self) -> Store:
         store = Store(self.settings.store_url or sqlite_url(self._state_dir / "store.sqlite"))
@@ -148,8 +161,14 @@ class Service:
         Later starts know only its hash, so the printed address holds one that lives as long as the
         process, as a Jupyter server's does.
         """
+        is_local = is_loopback(self.settings.ip)
+        if self.token and len(self.token) < MIN_TOKEN and not is_local:
+            raise SettingsError(
+                f"token has less than {MIN_TOKEN} characters and other machines can reach ip "
+                f"({self.settings.ip}), who may guess it: set a longer one."
+            )
         stored = await TokenStore(store, clock=utc_now).list()
-        if not self.token and not stored and not is_loopback(self.settings.ip):
+        if not self.token and not stored and not is_local:
             raise SettingsError(
                 f"ip is {self.settings.ip}, which other machines can reach: set token "
                 "(INTERPRETER_TOKEN), or make one with `jupyter interpreter token create`."

@@ -30,7 +30,9 @@ class Settings:
     )
     port: int = _option(8889, "Port to listen on; 0 takes a free one.")
     token: str = _option(
-        "", "An admin token. When empty, one is made at first start and printed.", secret=True
+        "",
+        "An admin token; of at least 16 characters where other machines can reach `ip`. When empty, one is made at first start and printed.",
+        secret=True,
     )
     certfile: str = _option("", "TLS certificate (PEM) to serve https with.")
     keyfile: str = _option("", "Private key (PEM) of `certfile`.")

@@ -1,11 +1,11 @@
 """A notebook as one self-contained page, by nbconvert. Blocking: call it in a thread."""
 
-import nbformat
-from nbconvert import HTMLExporter
-
 
 def render_page(notebook: bytes, title: str) -> bytes:
     """HTML of a notebook's bytes. Nothing in it is loaded from elsewhere."""
+    import nbformat  # noqa: PLC0415  # the two take 0.2 seconds, which no start needs
+    from nbconvert import HTMLExporter  # noqa: PLC0415
+
     node = nbformat.reads(notebook.decode(), as_version=4)  # type: ignore[no-untyped-call]
     node.metadata.setdefault("title", title)
     exporter = HTMLExporter(  # type: ignore[no-untyped-call]

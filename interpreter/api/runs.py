@@ -129,10 +129,12 @@ class SessionRunsHandler(RunAnswers):
         await self.answer(await self.services.runs.submit(self.principal, session, request), request, body)
 
     async def do_get(self, session_id: str) -> None:
-        query = self.read_query()
-        runs = await self.services.runs.list(self.principal, self.session_id_of(session_id))
-        newest_first = sorted(runs, key=lambda run: run.number, reverse=True)
-        self.reply(page_of(newest_first, query, id_of=lambda run: run.id, show=Run.as_json))
+        query, runs = self.read_query(), self.services.runs
+        ids = await runs.list_ids(self.principal, self.session_id_of(session_id))
+        page = page_of(ids[::-1], query, id_of=str, show=lambda run_id: {"id": run_id})
+        # Outputs are read for this page only.
+        data = [(await runs.get(self.principal, item["id"])).as_json() for item in page["data"]]
+        self.reply({**page, "data": data})
 
 
 class OneOffRunsHandler(RunAnswers):

@@ -13,6 +13,7 @@ from ..models import JSON, RunStatus, SessionStatus
 from ..settings import NETWORKS, Settings, allowed_networks
 from ..toolcalls import Dialect
 from .paging import DEFAULT_LIMIT, MAX_LIMIT
+from .shapes import reference, request, response
 from .validation import check
 
 _MAX_IDLE = 365 * 86400
@@ -35,30 +36,10 @@ _TOKEN_OPTIONS = {
 }
 
 
-def _ref(name: str) -> JSON:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-def _open(properties: JSON, *, optional: tuple[str, ...] = ()) -> JSON:
-    """A response: clients must accept more fields than these."""
-    required = [name for name in properties if name not in optional]
-    return {"type": "object", "required": required, "properties": properties}
-
-
-def _closed(properties: JSON, *, required: tuple[str, ...] = ()) -> JSON:
-    """A request: nothing but these fields."""
-    return {
-        "type": "object",
-        "required": list(required),
-        "additionalProperties": False,
-        "properties": properties,
-    }
-
-
 def _list_of(name: str) -> JSON:
-    return _open(
+    return response(
         {
-            "data": {"type": "array", "items": _ref(name)},
+            "data": {"type": "array", "items": reference(name)},
             "has_more": {"type": "boolean", "description": "Whether more follow after `last_id`."},
             "first_id": _MAYBE_TEXT,
             "last_id": _MAYBE_TEXT,
@@ -96,9 +77,9 @@ def _run_requests(settings: Settings) -> dict[str, JSON]:
         },
     }
     return {
-        "RunCreate": _closed(run, required=("code",)),
-        "OneOffRunCreate": _closed({**run, "kernel_name": _kernel_name(settings)}, required=("code",)),
-        "ToolCallsCreate": _closed(
+        "RunCreate": request(run, required=("code",)),
+        "OneOffRunCreate": request({**run, "kernel_name": _kernel_name(settings)}, required=("code",)),
+        "ToolCallsCreate": request(
             {
                 "session_id": {**_MAYBE_TEXT, "description": "A session is made when absent."},
                 "tool_calls": {
@@ -114,11 +95,11 @@ def _run_requests(settings: Settings) -> dict[str, JSON]:
 
 def _other_requests(settings: Settings) -> dict[str, JSON]:
     return {
-        "Empty": _closed({}),
-        "SessionRestart": _closed(
+        "Empty": request({}),
+        "SessionRestart": request(
             {"replay": {"type": ["boolean", "null"], "description": "Execute the earlier runs' code again."}}
         ),
-        "SessionCreate": _closed(
+        "SessionCreate": request(
             {
                 "kernel_name": _kernel_name(settings),
                 "timeout": _timeout(settings),
@@ -137,13 +118,13 @@ def _other_requests(settings: Settings) -> dict[str, JSON]:
                 },
             }
         ),
-        "TokenCreate": _closed(
+        "TokenCreate": request(
             {
                 "name": {"type": "string", "minLength": 1, "maxLength": 100},
                 "role": {"enum": ["run", "review", "admin"]},
                 "expires_at": {**_MAYBE_TIME, "description": "A future time with its offset from UTC."},
                 "options": {
-                    **_closed(_TOKEN_OPTIONS),
+                    **request(_TOKEN_OPTIONS),
                     "type": ["object", "null"],
                     "description": "For front ends that send nothing but a token.",
                 },
@@ -156,8 +137,8 @@ def _other_requests(settings: Settings) -> dict[str, JSON]:
 def _forms() -> dict[str, JSON]:
     xsrf = {"_xsrf": _TEXT}
     return {
-        "LoginForm": _closed({**xsrf, "token": _TEXT, "next": _TEXT}, required=("_xsrf", "token")),
-        "LogoutForm": _closed(xsrf, required=("_xsrf",)),
+        "LoginForm": request({**xsrf, "token": _TEXT, "next": _TEXT}, required=("_xsrf", "token")),
+        "LogoutForm": request(xsrf, required=("_xsrf",)),
         "UploadForm": {
             "type": "object",
             "properties": {
@@ -179,8 +160,8 @@ def _queries() -> dict[str, JSON]:
         "order": {"enum": ["asc", "desc"], "default": "desc", "description": "By creation time."},
     }
     return {
-        "ListQuery": _closed(paging),
-        "NotebooksQuery": _closed(
+        "ListQuery": request(paging),
+        "NotebooksQuery": request(
             {
                 **paging,
                 "session_id": _TEXT,
@@ -191,10 +172,10 @@ def _queries() -> dict[str, JSON]:
                 "kernel_name": _TEXT,
             }
         ),
-        "ToolsQuery": _closed(
+        "ToolsQuery": request(
             {"dialect": {"enum": [d.value for d in Dialect], "default": Dialect("openai-chat").value}}
         ),
-        "FilesQuery": _closed(
+        "FilesQuery": request(
             {
                 "limit": {"type": "integer", "minimum": 1, "maximum": 1000, "default": 1000},
                 "after": {
@@ -205,7 +186,7 @@ def _queries() -> dict[str, JSON]:
                 "order": {"enum": ["asc", "desc"], "default": "asc", "description": "By path."},
             }
         ),
-        "EventsQuery": _closed(
+        "EventsQuery": request(
             {"after": {"type": "integer", "minimum": 0, "description": "The last event that was seen."}}
         ),
     }
@@ -213,7 +194,7 @@ def _queries() -> dict[str, JSON]:
 
 def _session_responses() -> dict[str, JSON]:
     return {
-        "Session": _open(
+        "Session": response(
             {
                 "id": _TEXT,
                 "kernel_name": _TEXT,
@@ -236,12 +217,12 @@ def _session_responses() -> dict[str, JSON]:
             optional=("notice",),
         ),
         "SessionList": _list_of("Session"),
-        "Kernelspecs": _open(
+        "Kernelspecs": response(
             {
                 "default": _TEXT,
                 "kernelspecs": {
                     "type": "object",
-                    "additionalProperties": _open({"display_name": _TEXT, "language": _TEXT}),
+                    "additionalProperties": response({"display_name": _TEXT, "language": _TEXT}),
                 },
             }
         ),
@@ -249,7 +230,7 @@ def _session_responses() -> dict[str, JSON]:
 
 
 def _run() -> JSON:
-    return _open(
+    return response(
         {
             "id": _TEXT,
             "session_id": _TEXT,
@@ -264,8 +245,8 @@ def _run() -> JSON:
             "stdout": _TEXT,
             "stderr": _TEXT,
             "result": _MAYBE_TEXT,
-            "error": {"anyOf": [_ref("RunError"), {"type": "null"}]},
-            "files": {"type": "array", "items": _ref("File")},
+            "error": {"anyOf": [reference("RunError"), {"type": "null"}]},
+            "files": {"type": "array", "items": reference("File")},
             "truncated": _FLAG,
             "dropped_bytes": _COUNT,
             "kernel_restarted": _FLAG,
@@ -283,7 +264,7 @@ def _run() -> JSON:
 
 def _run_responses() -> dict[str, JSON]:
     return {
-        "RunError": _open(
+        "RunError": response(
             {
                 "ename": _TEXT,
                 "evalue": _TEXT,
@@ -291,7 +272,7 @@ def _run_responses() -> dict[str, JSON]:
                 "line": {"type": ["integer", "null"]},
             }
         ),
-        "File": _open(
+        "File": response(
             {
                 "path": _TEXT,
                 "size": _COUNT,
@@ -304,17 +285,17 @@ def _run_responses() -> dict[str, JSON]:
         ),
         "FileList": _list_of("File"),
         "Uploaded": {
-            "anyOf": [_ref("File"), _open({"data": {"type": "array", "items": _ref("File")}})],
+            "anyOf": [reference("File"), response({"data": {"type": "array", "items": reference("File")}})],
         },
         "Run": _run(),
-        "Event": _open({"id": _TEXT, "event": _TEXT, "data": {"type": "string", "description": "JSON."}}),
+        "Event": response({"id": _TEXT, "event": _TEXT, "data": {"type": "string", "description": "JSON."}}),
         "RunList": _list_of("Run"),
         "ToolDefinitions": {"description": "What the dialect's API takes as `tools`."},
-        "ToolCallsAnswer": _open(
+        "ToolCallsAnswer": response(
             {
                 "session_id": _MAYBE_TEXT,
                 "messages": {"type": "array", "items": {"type": "object"}},
-                "runs": {"type": "array", "items": _ref("Run")},
+                "runs": {"type": "array", "items": reference("Run")},
             }
         ),
     }
@@ -322,11 +303,11 @@ def _run_responses() -> dict[str, JSON]:
 
 def _record_responses() -> dict[str, JSON]:
     return {
-        "Notebook": _open(
+        "Notebook": response(
             {
                 "id": _TEXT,
                 "session_id": _TEXT,
-                "owner": _open({"id": _TEXT, "name": _TEXT}),
+                "owner": response({"id": _TEXT, "name": _TEXT}),
                 "kernel_name": _TEXT,
                 "created_at": _TIME,
                 "last_activity_at": _TIME,
@@ -341,7 +322,7 @@ def _record_responses() -> dict[str, JSON]:
         ),
         "NotebookList": _list_of("Notebook"),
         "NotebookFile": {"type": "object", "description": "A notebook of nbformat 4.5."},
-        "Verification": _open(
+        "Verification": response(
             {"valid": _FLAG, "runs": _COUNT, "problems": {"type": "array", "items": _TEXT}}
         ),
     }
@@ -355,23 +336,30 @@ def _other_responses() -> dict[str, JSON]:
         "created_at": _TIME,
         "expires_at": _MAYBE_TIME,
         "last_used_at": _MAYBE_TIME,
-        "options": _open(_TOKEN_OPTIONS),
+        "options": response(_TOKEN_OPTIONS),
     }
     return {
-        "Token": _open(token),
-        "TokenWithSecret": _open({**token, "token": {"type": "string", "description": "Shown this once."}}),
+        "Token": response(token),
+        "TokenWithSecret": response(
+            {**token, "token": {"type": "string", "description": "Shown this once."}}
+        ),
         "TokenList": _list_of("Token"),
-        "Health": _open({"status": _TEXT}),
-        "Readiness": _open(
+        "Health": response({"status": _TEXT}),
+        "Readiness": response(
             {
                 "status": {"enum": ["ok", "unavailable"]},
-                "checks": {"type": "object", "additionalProperties": _open({"ok": _FLAG, "detail": _TEXT})},
+                "checks": {
+                    "type": "object",
+                    "additionalProperties": response({"ok": _FLAG, "detail": _TEXT}),
+                },
             }
         ),
         "OpenAPI": {"type": "object"},
-        "Error": _open(
+        "Error": response(
             {
-                "error": _open({"type": _TEXT, "message": _TEXT, "param": _MAYBE_TEXT, "code": _MAYBE_TEXT}),
+                "error": response(
+                    {"type": _TEXT, "message": _TEXT, "param": _MAYBE_TEXT, "code": _MAYBE_TEXT}
+                ),
                 "message": _TEXT,
                 "request_id": _TEXT,
             }

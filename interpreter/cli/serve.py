@@ -1,6 +1,8 @@
 """``jupyter interpreter serve``: run the service until a signal ends it."""
 
 import asyncio
+import contextlib
+import ctypes
 import signal
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,6 +13,8 @@ from interpreter.errors import InterpreterError, SettingsError
 from interpreter.runtime_file import remove_runtime_file, write_runtime_file
 from interpreter.service import Service
 from interpreter.settings import Settings
+
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # malloc.h
 
 
 class ServeApp(InterpreterApp):
@@ -27,10 +31,23 @@ class ServeApp(InterpreterApp):
     def start(self) -> None:
         """Serve until SIGTERM or SIGINT. A wrong setting ends it with one sentence and exit code 2."""
         super().start()
+        give_memory_back()
         try:
             asyncio.run(serve(self.settings()))
         except (SettingsError, InterpreterError) as error:
             self.fail(str(error))
+
+
+def give_memory_back() -> None:
+    """Have the C library return large outputs to the system as soon as they are done with.
+
+    Once it has freed a large block, glibc would keep blocks of that size, in as many arenas as there
+    are threads (mallopt(3)): after a flood of output the service would stay large.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_THRESHOLD, 256 * 1024)
+        libc.mallopt(_M_ARENA_MAX, 2)
 
 
 async def serve(settings: Settings) -> None:

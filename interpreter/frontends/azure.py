@@ -17,7 +17,7 @@ from ..models import JSON
 from .azure_answers import describe_file, outcome_of, pictures_of, shell_answer
 from .chats import check_chat_key
 from .dialect import JSON_TYPE, DialectHandler, make_specs, seconds_of, text_of
-from .form_uploads import UploadHandler, local_path
+from .form_uploads import FormReceiver, UploadHandler, local_path
 from .librechat.execution import save_pictures
 from .librechat.languages import cell_of
 
@@ -108,8 +108,8 @@ class FilesHandler(UploadHandler, AzureHandler):
         "POST": _operation("azureUpload", "Upload files to a session", upload="multipart/form-data"),
     }
 
-    async def receiving_session(self) -> "Session":
-        return await self.session()
+    async def make_receiver(self, content_type: str) -> FormReceiver:
+        return FormReceiver(self.services.workspaces, await self.session(), content_type)
 
     async def do_get(self) -> None:
         session = self.chats.find(self.principal, self.chat)

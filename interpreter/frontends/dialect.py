@@ -119,12 +119,15 @@ def seconds_of(body: Mapping[str, Any], name: str, *, per_second: float = 1.0) -
 
 
 def make_specs(
-    toolbox: Toolbox, routes: Sequence[tuple[str, type[DialectHandler]]], chats: ChatSessions | None = None
+    toolbox: Toolbox, routes: Sequence[tuple[str, type[DialectHandler]]], **shared: Any
 ) -> list[URLSpec]:
-    """The rules of a front end's routes; ``{path}`` stands for the rest of the path."""
-    chats = chats or ChatSessions(toolbox.services)
+    """The rules of a front end's routes; ``{path}`` stands for the rest of the path.
+
+    ``shared`` is handed to each handler's ``initialize``.
+    """
+    chats = ChatSessions(toolbox.services)
     return [
-        URLSpec(_pattern(path), handler, {"toolbox": toolbox, "route": path, "chats": chats})
+        URLSpec(_pattern(path), handler, {"toolbox": toolbox, "route": path, "chats": chats, **shared})
         for path, handler in routes
     ]
 

@@ -2,16 +2,12 @@
 
 from collections.abc import Awaitable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ..api.multipart import PartBegin
 from ..api.receivers import MultipartReceiver
 from ..errors import InterpreterError
 from ..workspace import FileInfo
 from .dialect import DialectHandler
-
-if TYPE_CHECKING:
-    from ..sessions import Session
 
 MOUNT = "/mnt/data"
 _FORM_OVERHEAD = 1024**2  # bytes of a form that are not content
@@ -36,12 +32,12 @@ class FormReceiver(MultipartReceiver):
 
 
 class UploadHandler(DialectHandler):
-    """Subclass it: ``receiving_session`` says where the files go, ``do_post`` answers with `finish_upload`."""
+    """Subclass it: ``make_receiver`` says where the files go, ``do_post`` answers with `finish_upload`."""
 
-    receiver: FormReceiver | None = None
+    receiver: MultipartReceiver | None = None
 
-    async def receiving_session(self) -> "Session":
-        """The session of the upload; called before the body is read."""
+    async def make_receiver(self, content_type: str) -> MultipartReceiver:
+        """What takes the body; called before it is read."""
         raise NotImplementedError
 
     @property
@@ -54,9 +50,7 @@ class UploadHandler(DialectHandler):
     async def _admit(self) -> None:
         await super()._admit()
         if not self._finished and self.request.method == "POST":
-            session = await self.receiving_session()
-            content_type = self.request.headers.get("Content-Type", "")
-            self.receiver = FormReceiver(self.services.workspaces, session, content_type)
+            self.receiver = await self.make_receiver(self.request.headers.get("Content-Type", ""))
             self.request.connection.set_body_timeout(_UPLOAD_TIMEOUT)  # type: ignore[union-attr]
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
@@ -64,7 +58,7 @@ class UploadHandler(DialectHandler):
             return super().data_received(chunk)
         return self._receive(self.receiver, chunk)
 
-    async def _receive(self, receiver: FormReceiver, chunk: bytes) -> None:
+    async def _receive(self, receiver: MultipartReceiver, chunk: bytes) -> None:
         try:
             await receiver.feed(chunk)
         except InterpreterError as error:

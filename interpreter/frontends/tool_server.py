@@ -21,7 +21,7 @@ from ..toolcalls import TOOL_NAME, BadCall, Dialect, ToolCall, model_text, read_
 from ..toolcalls.displays import images
 from ..workspace import FileInfo
 from . import tool_server_document as tools
-from .chats import ChatSessions, check_chat_key
+from .chats import check_chat_key
 from .dialect import JSON_TYPE, DialectHandler, make_specs
 from .librechat.execution import save_pictures
 from .tool_server_document import PREFIX, Tool
@@ -257,6 +257,6 @@ ROUTES: tuple[tuple[str, type[DialectHandler]], ...] = (
 PATHS = (PREFIX, *(path for path, _ in ROUTES))
 
 
-def make_routes(toolbox: Toolbox, chats: ChatSessions | None = None) -> list[URLSpec]:
+def make_routes(toolbox: Toolbox) -> list[URLSpec]:
     """The rules of this front end."""
-    return make_specs(toolbox, ROUTES, chats)
+    return make_specs(toolbox, ROUTES)

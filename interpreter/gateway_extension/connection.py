@@ -1,7 +1,7 @@
 """The gateway's websocket to a client: no delay, no rate limit, bounded, closed when the kernel ends."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -35,6 +35,9 @@ class FrameWriter(Protocol):
 
     def write_frames(self, messages: Sequence[bytes]) -> "asyncio.Future[None]":
         """Send binary messages in one write. Raises WebSocketClosedError."""
+
+    def call_at_close(self, callback: Callable[[], None] | None) -> None:
+        """Call when the client's connection ends; None: no more."""
 
 
 class KernelConnection(ZMQChannelsWebsocketConnection):
@@ -85,7 +88,7 @@ class KernelConnection(ZMQChannelsWebsocketConnection):
         try:
             return super().connect()
         except BaseException:
-            self._set_aside()
+            self.disconnect()
             raise
 
     def nudge(self) -> Any:
@@ -99,28 +102,30 @@ class KernelConnection(ZMQChannelsWebsocketConnection):
         return asyncio.ensure_future(self._nudged(super().nudge()))
 
     async def _nudged(self, nudging: "asyncio.Future[None]") -> None:
-        """The end of upstream's `nudge`; it stops when the client leaves.
+        """The end of upstream's `nudge`; it stops when the client leaves, which is a disconnection at once.
 
-        Upstream goes on: when it gives up at last, nobody reads the kernel's output any more, and the
-        kernel waits for this reader for ever (see the kernels' extension). What upstream does next,
-        with the channels and the buffer, finds neither unless all is well.
+        Tornado sees neither a client that leaves during `open` nor, when `open` fails, a connection to
+        close. What upstream does next, with the channels and the buffer, finds neither unless all is well:
+        a channel that nobody reads would stop the kernel (see the kernels' extension).
         """
         leaving = asyncio.ensure_future(self._gone.wait())
         tasks: set[asyncio.Future[Any]] = {nudging, leaving}
+        self._handler.call_at_close(self.disconnect)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
+            self._handler.call_at_close(None)
             self._nudging = False
             self._ready = not self._gone.is_set() and not nudging.cancelled() and not nudging.exception()
             if not self._ready:
-                self._set_aside()
-        if self._gone.is_set():
-            self._put_back()
-        else:
-            nudging.result()
+                self.disconnect()
+                self._put_back()
+        if self._ready:
+            return
+        nudging.result()
 
     def _set_aside(self) -> None:
         """Closes the channels of a connection that never came to be; what it took over is kept."""

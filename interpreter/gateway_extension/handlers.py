@@ -6,7 +6,7 @@ import os
 import re
 import struct
 from asyncio import Future
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from http.client import responses
 from pathlib import Path
 from typing import Any
@@ -194,6 +194,12 @@ class ChannelsHandler(GatewayHandlerMixin, KernelWebsocketHandler):  # type: ign
 
     def get_compression_options(self) -> None:
         """None: the peer is near, and compression would only cost time."""
+
+    def call_at_close(self, callback: Callable[[], None] | None) -> None:
+        """Has the callback called when the client's connection ends; None: no more."""
+        stream = None if self.ws_connection is None else self.ws_connection.stream
+        if stream is not None:
+            stream.set_close_callback(callback)
 
     def write_frames(self, messages: Sequence[bytes]) -> "Future[None]":
         """Sends binary messages in one write, where Tornado's `write_message` needs one for each.

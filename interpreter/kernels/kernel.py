@@ -232,6 +232,9 @@ class Kernel:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        # Listeners hold the outputs of runs, and this object is part of cycles that are collected late.
+        self._executions.clear()
+        self._current = None
 
     def raise_if_dead(self) -> None:
         """KernelDiedError when the kernel is dead."""

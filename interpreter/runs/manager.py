@@ -120,11 +120,14 @@ class RunManager:
             raise NotFoundError("There is no run with this id.")
         return run
 
+    async def list_ids(self, principal: Principal, session_id: str) -> list[str]:
+        """The ids of a live session's runs, oldest first. Raises as `SessionManager.read`."""
+        self._sessions.read(principal, session_id)
+        return await self._recorder.list_run_ids(session_id)
+
     async def list(self, principal: Principal, session_id: str) -> list[Run]:
-        """The runs of a live session, oldest first. Raises as `SessionManager.get`."""
-        self._sessions.get(principal, session_id)
-        recorded = await self._recorder.list_runs(session_id)
-        return [active.snapshot() if (active := self._runs.get(run.id)) else run for run in recorded]
+        """All runs of a live session with all their outputs, oldest first. Raises as `list_ids`."""
+        return [await self.get(principal, run_id) for run_id in await self.list_ids(principal, session_id)]
 
     async def events(self, principal: Principal, run_id: str, after: int = 0) -> AsyncIterator[RunEvent]:
         """The run's events above ``after``. Raises NotFoundError."""

@@ -123,26 +123,26 @@ class SessionManager:
 
     def get(self, principal: Principal, session_id: str) -> Session:
         """A live session of the principal's. Raises NotFoundError, SessionGoneError."""
+        return self._find(session_id, principal.owns)
+
+    def _find(self, session_id: str, may: Callable[[str], bool]) -> Session:
+        """``may`` tells of an owner's id whether the asking one may know of the owner's sessions."""
         session = self._sessions.get(session_id)
         if session is not None and not session.ended and session.is_expired(self._clock()):
             self._start_ending(session, "expired")
-        if session is not None and not session.ended and principal.owns(session.info.owner_id):
+        if session is not None and not session.ended and may(session.info.owner_id):
             return session
         owner_id, reason = self._gone.get(session_id, ("", ""))
-        if reason and principal.owns(owner_id):
+        if reason and may(owner_id):
             raise SessionGoneError(
                 f"The session has ended ({reason}); make a new one. Its record can still be read.",
                 code="session_deleted" if reason == "deleted" else "session_expired",
             )
         raise NotFoundError("There is no session with this id.")
 
-    def check_readable(self, principal: Principal, session_id: str) -> None:
-        """Raises as `get`, but not for another's session when the principal may read that."""
-        session = self._sessions.get(session_id)
-        owner_id = session.info.owner_id if session else self._gone.get(session_id, ("", ""))[0]
-        if owner_id and principal.reads(owner_id) and not principal.owns(owner_id):
-            principal = replace(principal, token_id=owner_id)
-        self.get(principal, session_id)
+    def read(self, principal: Principal, session_id: str) -> Session:
+        """A live session that the principal may read, if not use. Raises as `get`."""
+        return self._find(session_id, principal.reads)
 
     def touch(self, session: Session) -> None:
         """Count a use that is no run: the session's idle time begins anew."""

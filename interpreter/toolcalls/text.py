@@ -34,6 +34,20 @@ _STATE_LOST = (
     "Define again what you need."
 )
 
+_NOT_STARTED = "The code was not run: the kernel did not start."
+_STATE_TOLD = re.compile(
+    r"\s*The kernel (?:was restarted|is a fresh one): earlier variables and imports are gone\."
+)
+"""What notices say of it; `_STATE_LOST` takes its place."""
+_REPLAYED = "was executed again"
+_REASON = {
+    RunStatus.TIMEOUT: re.compile(r"longer than its timeout"),
+    RunStatus.INTERRUPTED: re.compile(r"on request"),
+    RunStatus.ABORTED: re.compile(r"The service"),
+    RunStatus.KERNEL_DIED: re.compile(r"kernel (?:died|ended)|ended the kernel|connection to the kernel"),
+}
+"""A notice that says why a run ended so, which then need not be said in general."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Part:
@@ -90,7 +104,7 @@ def _parts(run: Run, displays: Displays) -> Iterable[_Part]:
     yield _Part("stderr", "stderr:\n", _trimmed(folded.stderr), always_labelled=True)
     yield _Part("displayed text", "Displayed:\n", _trimmed("\n\n".join(displays.texts)))
     yield _Part("the last value", "Last value:\n", _trimmed(displays.result or ""), head=0.7)
-    if folded.error is not None:
+    if folded.error is not None and folded.error.evalue not in run.notices:  # else the notes say it
         yield _error_part(folded.error)
 
 
@@ -117,15 +131,16 @@ def _error_part(error: RunError) -> _Part:
 
 
 def _notes(run: Run, displays: Displays) -> Iterable[str]:
-    status = _status_note(run)
-    if status:
-        yield status
-    if run.kernel_restarted or run.status is RunStatus.KERNEL_DIED:
+    own = [_STATE_TOLD.sub("", notice) for notice in run.notices]
+    reason = next((n for n in own if run.status in _REASON and _REASON[run.status].search(n)), None)
+    if status := reason or _status_note(run):
+        yield _line(status)
+    if _is_state_lost(run):
         yield _STATE_LOST
     yield from _display_notes(displays)
     if run.files:
         yield _file_notes(run.files)
-    notices = list(dict.fromkeys(_line(n) for n in (*run.folded.notices, *run.notices)))
+    notices = list(dict.fromkeys(_line(n) for n in (*run.folded.notices, *own) if n and n != reason))
     yield from notices[:_MAX_NOTICES]
     if len(notices) > _MAX_NOTICES:
         yield f"{len(notices) - _MAX_NOTICES} more notices are in the run's record."
@@ -134,6 +149,8 @@ def _notes(run: Run, displays: Displays) -> Iterable[str]:
 
 
 def _status_note(run: Run) -> str | None:
+    if _is_start_error(run):
+        return _NOT_STARTED
     if run.status is RunStatus.TIMEOUT:
         return f"The run was stopped: it took longer than its timeout of {run.timeout:g} seconds."
     if run.status is RunStatus.CANCELLED:
@@ -141,6 +158,17 @@ def _status_note(run: Run) -> str | None:
     if run.status is RunStatus.ERROR and run.folded.error is not None:
         return None  # the traceback says it
     return _STATUS.get(run.status)
+
+
+def _is_state_lost(run: Run) -> bool:
+    """Whether the model has to be told so: not when a notice says what the kernel knows again."""
+    if any(_REPLAYED in notice for notice in run.notices) or _is_start_error(run):
+        return False
+    return run.kernel_restarted or run.status is RunStatus.KERNEL_DIED
+
+
+def _is_start_error(run: Run) -> bool:
+    return run.folded.error is not None and run.folded.error.ename == "KernelStartError"
 
 
 def _display_notes(displays: Displays) -> Iterable[str]:

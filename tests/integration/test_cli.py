@@ -195,7 +195,7 @@ def test_the_own_token_is_not_shown_to_another_service(cli: CommandLine, service
         ((), "Give exactly one FILE, or - for standard input; see --help."),
         (("none.py",), "none.py can't be read: No such file or directory."),
         (("--session=../x", "-"), "session must be the id of a session, or `new`."),
-        (("--sesion=new", "-"), "--sesion is no option; do you mean session?."),
+        (("--sesion=new", "-"), "--sesion is no option; do you mean session?"),
         (("--url=nonsense", "-"), "url must look like http://host:port."),
     ],
 )
@@ -210,6 +210,15 @@ def test_a_refusal_of_the_service_is_passed_on(cli: CommandLine) -> None:
     done = cli("run", "--kernel=nope", "-", stdin="1")
     assert done.returncode == 3
     assert "nope" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["--help", "record --help-all", "record list --help"])
+def test_a_reader_that_has_enough_of_the_help_ends_it_quietly(command: str, cli: CommandLine) -> None:
+    line = f"'{sys.executable}' -m interpreter {command} | head -1 > /dev/null"
+    done = subprocess.run(
+        ["bash", "-c", line], check=False, env=cli.environment, capture_output=True, text=True
+    )
+    assert done.stderr == ""
 
 
 def test_a_reader_that_has_enough_ends_it_quietly(cli: CommandLine) -> None:

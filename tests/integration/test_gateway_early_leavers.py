@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from urllib.parse import urlsplit
 
 import psutil
@@ -49,12 +49,15 @@ async def _fall_off(channels: Channels) -> None:
     await _leave(channels)
 
 
-async def test_output_does_not_wait_for_a_client_that_left_early(gateway: GatewayClient) -> None:
+@pytest.mark.parametrize("leave", [_fall_off, Channels.drain], ids=["falls off", "is given up"])
+async def test_output_does_not_wait_for_a_client_that_was_never_connected(
+    gateway: GatewayClient, leave: Callable[[Channels], Awaitable[None]]
+) -> None:
     async with gateway.kernel() as (kernel_id, first):
         await first.run("import time")
-        await _leave(first)
         with _stopped(kernel_id):
-            await _fall_off(await gateway.connect(kernel_id, "same"))
+            await leave(await gateway.connect(kernel_id, "same"))
+        await _leave(first)
         again = await gateway.connect(kernel_id, "same")
         lines = (
             f"end, count = time.monotonic() + {PATIENCE} + 2, 0\n"
@@ -66,6 +69,7 @@ async def test_output_does_not_wait_for_a_client_that_left_early(gateway: Gatewa
         async with asyncio.timeout(60):
             *seen, count = (await again.text(lines)).split()
         assert len(seen) == int(count) > 400
+        assert (await gateway.ask("GET", f"/api/kernels/{kernel_id}")).json["connections"] == 1
         await _leave(again)
 
 
@@ -82,6 +86,9 @@ async def test_what_was_kept_is_still_there_when_its_client_left_early(gateway: 
                 pass
         with _stopped(kernel_id):
             await _fall_off(await gateway.connect(kernel_id, "same"))
+            async with asyncio.timeout(30):
+                while (await gateway.ask("GET", f"/api/kernels/{kernel_id}")).json["connections"] != 0:
+                    pass
         again = await gateway.connect(kernel_id, "same")
         async with asyncio.timeout(30):
             while not any(message["header"]["msg_type"] == "stream" for _, message in again.received):

@@ -67,6 +67,17 @@ def use_one(service: ServiceProcess, number: int) -> None:
         assert client.delete(path).status_code == 204
 
 
+def test_a_session_that_ends_while_its_next_kernel_starts_leaves_no_folder(tmp_path: Path) -> None:
+    with running_service(tmp_path) as service, service.client() as client:
+        for _ in range(5):
+            path = f"/v1/sessions/{client.post('/v1/sessions', json={}).json()['id']}"
+            died = client.post(f"{path}/runs", json={"code": "import os; os._exit(1)"}).json()
+            assert died["status"] == "kernel_died"
+            assert client.delete(path).status_code == 204
+        workspaces = service.state_dir / "workspaces"
+        assert [p.name for p in workspaces.iterdir() if not p.name.startswith(".")] == []
+
+
 def test_sessions_leave_nothing_behind(tmp_path: Path) -> None:
     with running_service(tmp_path, interrupt_grace="2", keepalive_interval="1") as service:
         for number in range(4):  # what is made once: pools of threads, database connections

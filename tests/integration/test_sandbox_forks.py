@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from sandbox_kit import IS_ROOT, PROJECT, Boxed, boxed, kernel_python
 
-from interpreter.gateway_extension.sandbox.zygote import ForkCommand, Origin, ZygoteError, find_zygote
+from interpreter.gateway_extension.sandbox.zygote import Origin, ZygoteError, find_zygote
 
 FORK: dict[str, Any] = {"fork_server": True}
 PLAIN = [kernel_python(), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
@@ -306,24 +306,6 @@ def test_a_zygote_that_can_not_start_means_slow_starts() -> None:
     with boxed(FORK, argv=[python, "-c", script, "x", "-f", "{connection_file}"]) as kernel:
         assert kernel.provisioner._sandbox.forking is None
         assert kernel.run("print(1)") == "1\n"
-
-
-@pytest.mark.parametrize(
-    ("command", "env", "can"),
-    [
-        (["/p", "-m", "mod", "-f", "x"], {"PYTHONPATH": "x"}, True),
-        (["/p", "-Xfrozen_modules=off", "-m", "mod"], {}, True),
-        (["python", "-m", "mod"], {}, False),
-        (["/p", "-m"], {}, False),
-        (["/p", "-c", "code"], {}, False),
-        (["/bin/sh", "-c", "exec python -m mod"], {}, False),
-        (["/p", "-I", "-m", "mod"], {}, False),
-        (["/p", "-m", "mod"], {"PYTHONHASHSEED": "0"}, False),
-        (["/p", "-m", "mod"], {"LD_PRELOAD": "x"}, False),
-    ],
-)
-def test_which_commands_can_be_had_by_a_fork(command: list[str], env: dict[str, str], can: bool) -> None:
-    assert (ForkCommand.find(command, env, ["numpy"]) is not None) == can
 
 
 GATEWAY = """

@@ -1,11 +1,14 @@
 """Each limit holds, ends in a clear error or a clear reason of death, and leaves others alone."""
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from sandbox_kit import Boxed, boxed, kernel_argv
+
+from interpreter.gateway_extension.sandbox import processes
 
 MIB = 1024**2
 SMALL = {"memory_bytes": 300 * MIB}
@@ -68,6 +71,10 @@ print(os.wait()[1])
 @pytest.mark.parametrize("folder", ["/tmp", "/dev/shm", "/home/user"])
 def test_memory_file_systems_have_a_size(tight: Boxed, folder: str) -> None:
     assert "No space left on device" in tight.run(f"open('{folder}/x', 'wb').write(bytes(16 * 1024**2))")
+
+
+def test_file_systems_of_the_host_are_not_counted_while_a_sandbox_is_being_made() -> None:
+    assert processes.memory_files(os.getpid()) == processes.tmpfs_bytes(os.getpid()) == 0
 
 
 def test_files_in_memory_without_a_name_count_as_memory() -> None:

@@ -36,6 +36,7 @@ from interpreter.models import (
     run_id_of,
     to_iso,
 )
+from interpreter.runs.replay import Replayed
 from interpreter.settings import Settings
 from interpreter.store import Store
 from interpreter.tokens import TokenStore
@@ -97,6 +98,10 @@ class FakeSessions:
         if session is None or not principal.owns(session.info.owner_id):
             raise NotFoundError("There is no session with this id.")
         return session
+
+    def read(self, principal: Principal, session_id: str) -> FakeSession:
+        session = self.live.get(session_id)
+        return session if session and principal.may_review else self.get(principal, session_id)
 
     def touch(self, session: FakeSession) -> None:
         self.touched.append(session.id)
@@ -197,9 +202,9 @@ class FakeRuns:
     async def get(self, principal: Principal, run_id: str) -> Run:
         return self._find(principal, run_id).run
 
-    async def list(self, principal: Principal, session_id: str) -> list[Run]:
-        self.sessions.get(principal, session_id)
-        return [a.run for a in self.active.values() if a.run.session_id == session_id]
+    async def list_ids(self, principal: Principal, session_id: str) -> list[str]:
+        self.sessions.read(principal, session_id)
+        return [a.run.id for a in self.active.values() if a.run.session_id == session_id]
 
     async def events(self, principal: Principal, run_id: str, after: int = 0) -> AsyncIterator[RunEvent]:
         return self._find(principal, run_id).events(after)
@@ -216,6 +221,10 @@ class FakeRuns:
 
     async def restart(self, principal: Principal, session_id: str) -> FakeSession:
         return self.sessions.get(principal, session_id)
+
+    async def replay(self, principal: Principal, session_id: str) -> Replayed:
+        session = self.sessions.get(principal, session_id)
+        return Replayed((), None, f"It was fresh, {session.run_count} earlier runs were executed again.")
 
 
 @dataclass

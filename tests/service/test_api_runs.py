@@ -77,6 +77,32 @@ async def test_a_one_off_run_leaves_no_session(api: Api) -> None:
     assert api.sessions.live == {}
 
 
+async def test_a_restart_with_replay_says_what_came_of_it(api: Api) -> None:
+    path = f"/v1/sessions/{await api.make_session()}/restart"
+    plain = json.loads((await api.ask("POST", path, {"replay": False})).body)
+    assert "notice" not in plain
+    answer = await api.ask("POST", path, {"replay": True})
+    assert answer.code == 200
+    assert json.loads(answer.body) == {
+        **plain,
+        "notice": "It was fresh, 0 earlier runs were executed again.",
+    }
+    wrong = await api.ask("POST", path, {"replay": "yes"})
+    assert (wrong.code, error_of(wrong)["param"]) == (400, "replay")
+
+
+async def test_a_reviewer_lists_the_runs_of_all_and_pages_them(api: Api) -> None:
+    session_id = await api.make_session("run")
+    path = f"/v1/sessions/{session_id}/runs"
+    ids = [json.loads((await api.ask("POST", path, {"code": "1"})).body)["id"] for _ in range(3)]
+    first = json.loads((await api.ask("GET", path + "?limit=2", token="review")).body)
+    assert ([run["id"] for run in first["data"]], first["has_more"]) == ([ids[2], ids[1]], True)
+    rest = json.loads((await api.ask("GET", f"{path}?after={ids[1]}", token="review")).body)
+    assert [(run["id"], run["stdout"]) for run in rest["data"]] == [(ids[0], "1")]
+    assert (await api.ask("POST", path, {"code": "1"}, token="review")).code == 403
+    assert (await api.ask("GET", f"/v1/sessions/{session_id}", token="review")).code == 404
+
+
 async def test_a_background_run_is_answered_at_once_and_can_be_cancelled(api: Api) -> None:
     response = await api.ask("POST", "/v1/runs", {"code": "wait", "background": True})
     run = json.loads(response.body)

@@ -354,7 +354,7 @@ async def test_a_client_that_cannot_come_back_takes_its_run_with_it(jupyter: Fro
             pass
     (run,) = await _ended_runs(jupyter)
     assert (run.status.value, run.folded.stdout) == ("cancelled", "begun\n")
-    assert "the client went away" in run.notices
+    assert "The client went away." in run.notices
 
 
 async def _ended_runs(jupyter: Front) -> list[Any]:

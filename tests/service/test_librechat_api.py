@@ -360,7 +360,7 @@ async def test_a_client_that_goes_away_cancels_its_run(api: Api) -> None:
     await api.runs.submitted.wait()
     writer.close()
     run_id, reason = await api.runs.cancelled.get()
-    assert reason == "the client went away"
+    assert reason == "The client went away."
     assert api.runs.active[run_id].run.status is RunStatus.CANCELLED
 
 

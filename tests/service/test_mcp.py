@@ -299,7 +299,7 @@ async def test_client_that_leaves_ends_its_run_and_the_session_it_never_heard_of
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
     await drop_when_submitted(api, message, headers)
     _, reason = await asyncio.wait_for(api.runs.cancelled.get(), 5)
-    assert reason == "the client went away"
+    assert reason == "The client went away."
     assert await asyncio.wait_for(deleted.get(), 5) in api.sessions.live
 
 

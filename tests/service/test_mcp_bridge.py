@@ -97,7 +97,7 @@ async def test_cancelled_stateless_call_hangs_up(api: Api, client: Client) -> No
     await asyncio.wait_for(api.runs.submitted.wait(), 5)
     client.send("notifications/cancelled", {"requestId": 3, "_meta": META})
     _, reason = await asyncio.wait_for(api.runs.cancelled.get(), 5)
-    assert reason == "the client went away"
+    assert reason == "The client went away."
     await client.close()
     assert client.answers.empty()
 

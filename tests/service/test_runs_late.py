@@ -78,6 +78,25 @@ async def test_a_display_of_a_run_that_left_memory_is_updated_in_the_record(
     assert verification.valid
 
 
+async def test_late_output_of_a_run_that_left_memory_stays_marked_when_its_display_is_updated(
+    parts: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await parts.session()
+    first = await parts.run(session, "display d old\nlater after")
+    await (await parts.submit(session, "print second")).wait()
+    while (await parts.recorder.get_recorded(first.id)).late == ():
+        await asyncio.sleep(0)
+    monkeypatch.setattr("interpreter.runs.manager.KEPT_RUNS", 1)
+    for _ in range(10):
+        await parts.run(session, "print more")
+    await parts.run(session, "update d new")
+    parts.runs._amendments.flush()  # as at the end of the service
+    await parts.runs._background.settle()
+    recorded = await parts.recorder.get_recorded(first.id)
+    assert recorded.run.folded.outputs[0]["data"] == {"text/plain": "new"}
+    assert recorded.late == (1,)
+
+
 async def test_output_of_a_kernel_that_will_not_stop_does_not_reach_its_ended_run(parts: Stack) -> None:
     session = await misbehaving(parts, Manner.IGNORES_INTERRUPT)
     kernel = parts.kernel_of(session)

@@ -5,9 +5,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from runs_kit import ALICE, Stack, stack, within
+from runs_kit import ALICE, BOB, Stack, stack, within
 
-from interpreter.models import RunStatus, is_id
+from interpreter.errors import NotFoundError, SessionGoneError
+from interpreter.models import Principal, Role, RunStatus, is_id
 from interpreter.sessions import Session
 
 
@@ -43,6 +44,18 @@ async def test_deleting_waits_for_a_kernel_that_is_being_started(parts: Stack, o
     await deleting
     assert living(parts) == []
     assert folders(parts) == []
+
+
+async def test_who_may_review_lists_the_runs_of_others_as_long_as_their_session_lives(parts: Stack) -> None:
+    session = await parts.session()
+    run = await parts.run(session, "print a")
+    reviewer = Principal("tok_reviewer", "reviewer", Role.REVIEW)
+    assert await parts.runs.list_ids(reviewer, session.id) == [run.id]
+    with pytest.raises(NotFoundError):
+        await parts.runs.list_ids(BOB, session.id)
+    await parts.sessions.delete(ALICE, session.id)
+    with pytest.raises(SessionGoneError):
+        await parts.runs.list_ids(reviewer, session.id)
 
 
 async def test_deleting_does_not_wait_for_ever(parts: Stack) -> None:

@@ -128,10 +128,10 @@ def test_the_address_of_a_service_may_stand_in_the_environment(monkeypatch: pyte
 @pytest.mark.parametrize(
     ("argument", "sentence"),
     [
-        ("--prot=1", "--prot is no option; do you mean port?."),
-        ("--InterpreterApp.prot=1", "InterpreterApp.prot is no setting; do you mean port?."),
-        ("--Interpreter.port=1", "Interpreter.port is no setting; do you mean InterpreterApp?."),
-        ("serv", "There is no command 'serv'; do you mean serve?."),
+        ("--prot=1", "--prot is no option; do you mean port?"),
+        ("--InterpreterApp.prot=1", "InterpreterApp.prot is no setting; do you mean port?"),
+        ("--Interpreter.port=1", "Interpreter.port is no setting; do you mean InterpreterApp?"),
+        ("serv", "There is no command 'serv'; do you mean serve?"),
         ("-x", "Argument -x: expected one argument; see --help."),
         ("--port", "Argument --InterpreterApp.port: expected one argument; see --help."),
     ],
@@ -145,8 +145,8 @@ def test_an_unknown_argument_is_refused(
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("c.InterpreterApp.prot = 1", "InterpreterApp.prot is no setting; do you mean port?."),
-        ("c.InterpretrApp.port = 1", "InterpretrApp.port is no setting; do you mean InterpreterApp?."),
+        ("c.InterpreterApp.prot = 1", "InterpreterApp.prot is no setting; do you mean port?"),
+        ("c.InterpretrApp.port = 1", "InterpretrApp.port is no setting; do you mean InterpreterApp?"),
         ("c.KernelGatewayApp.port = 1", "KernelGatewayApp.port is no setting."),
     ],
 )
@@ -166,7 +166,7 @@ def test_an_unknown_variable_is_refused(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("INTERPRETER_GATEWAY_ULR", "http://example.org")
-    sentence = "INTERPRETER_GATEWAY_ULR is no setting; do you mean INTERPRETER_GATEWAY_URL?."
+    sentence = "INTERPRETER_GATEWAY_ULR is no setting; do you mean INTERPRETER_GATEWAY_URL?"
     assert refusal(capfd) == sentence
 
 

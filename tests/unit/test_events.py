@@ -16,6 +16,15 @@ def stream(text: str, index: int = 0) -> dict:
     return {"index": index, "output": {"output_type": "stream", "name": "stdout", "text": text}}
 
 
+def test_the_size_counts_the_text_that_only_the_completed_run_holds() -> None:
+    log = EventLog()
+    log.append("output", stream("x" * 1000))
+    log.append(
+        COMPLETED, {"outputs": [stream("y" * 200)["output"]], "stdout": "y" * 200, "stderr": "", "code": "c"}
+    )
+    assert log.size == 1000 + 200 + 200 + 1
+
+
 def append(log: EventLog, step: Step) -> None:
     kind, index, text = step
     if kind == "stream":

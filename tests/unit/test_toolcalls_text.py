@@ -276,3 +276,38 @@ def test_odd_outputs_do_no_harm(output: dict[str, Any]) -> None:
 def test_a_large_run_takes_no_time_to_speak_of() -> None:
     big = "\x1b[" * 250_000 + "data:image/png;base64," * 20_000 + "\x1b]" * 100_000
     assert len(text(stdout=big, stderr=big, result=big)) <= 4096
+
+
+RESTARTED = "The kernel was restarted: earlier variables and imports are gone."
+
+
+def test_the_cause_of_an_end_is_told_once_and_lost_state_once() -> None:
+    late = "The run took longer than its timeout of 30 seconds and was interrupted."
+    shown = text(RunStatus.TIMEOUT, notices=(late, RESTARTED), kernel_restarted=True)
+    assert shown.startswith(f"{late}\nThe kernel was restarted: variables, imports and functions are lost")
+    assert shown.count("timeout") == shown.count("restarted") == 1
+    died = "The kernel died: it was ended by SIGKILL."
+    shown = text(
+        RunStatus.KERNEL_DIED,
+        error=RunError("KernelDied", died),
+        notices=(died, RESTARTED),
+        kernel_restarted=True,
+    )
+    assert shown.startswith(f"{died}\nThe kernel was restarted: variables")
+    assert shown.count("died") == shown.count("restarted") == 1
+
+
+def test_a_kernel_that_did_not_start_is_told_with_its_reason() -> None:
+    reason = "The gateway refuses another kernel: its own limit is reached (max_kernels of the gateway)."
+    shown = text(
+        RunStatus.KERNEL_DIED,
+        error=RunError("KernelStartError", reason),
+        notices=(reason,),
+        started_at=None,
+    )
+    assert shown == f"The code was not run: the kernel did not start.\n{reason}"
+
+
+def test_state_that_a_replay_brought_back_is_not_called_lost() -> None:
+    replayed = "The kernel is a fresh one, on which the code of 3 earlier runs was executed again."
+    assert text(notices=(replayed,), kernel_restarted=True, stdout="") == replayed

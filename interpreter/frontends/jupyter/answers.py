@@ -119,10 +119,10 @@ async def _history(
     services: Services, principal: Principal, session: Session, content: Mapping[str, Any]
 ) -> JSON:
     """The session's runs, from the record."""
-    runs = await services.runs.list(principal, session.id)
+    ids = await services.runs.list_ids(principal, session.id)
     wanted = content.get("n")
     count = wanted if isinstance(wanted, int) and 0 <= wanted <= MAX_HISTORY else MAX_HISTORY
-    shown = runs[-count:] if count else []
+    shown = [await services.runs.get(principal, run_id) for run_id in (ids[-count:] if count else [])]
     if content.get("output"):
         return {"history": [[0, run.number, [run.code, run.folded.result]] for run in shown]}
     return {"history": [[0, run.number, run.code] for run in shown]}

@@ -212,8 +212,9 @@ def _renew_modules(plan: Any) -> None:
 
 def _renew_matplotlib(matplotlib: Any) -> None:
     for name in ("get_configdir", "get_cachedir"):  # each remembers its first answer in a closure
-        function = getattr(matplotlib, name)
-        for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        function = getattr(matplotlib, name, None)
+        variables = getattr(getattr(function, "__code__", None), "co_freevars", ())
+        for variable, cell in zip(variables, getattr(function, "__closure__", None) or (), strict=False):
             if variable == "called":
                 cell.cell_contents = False
     if os.environ.get("MPLBACKEND"):

@@ -95,22 +95,21 @@ def _memory_devices() -> frozenset[int]:
 
 def tmpfs_bytes(init: int) -> int:
     """What the sandbox's memory file systems hold."""
-    total = 0
-    for path in _TMPFS_PATHS:
-        with contextlib.suppress(OSError):
-            status = os.statvfs(f"/proc/{init}/root/{path}")
-            total += (status.f_blocks - status.f_bfree) * status.f_frsize
-    return total
+    return sum((status.f_blocks - status.f_bfree) * status.f_frsize for status in _memory_file_systems(init))
 
 
 def memory_files(init: int) -> int:
     """How many files the sandbox has in its memory file systems (each costs the host memory)."""
-    total = 0
+    return sum(status.f_files - status.f_ffree for status in _memory_file_systems(init))
+
+
+def _memory_file_systems(init: int) -> Iterator[os.statvfs_result]:
+    with contextlib.suppress(OSError):
+        if os.path.samefile(f"/proc/{init}/root", "/"):
+            return  # bubblewrap has not changed to the sandbox's root yet: these would be the host's
     for path in _TMPFS_PATHS:
         with contextlib.suppress(OSError):
-            status = os.statvfs(f"/proc/{init}/root/{path}")
-            total += status.f_files - status.f_ffree
-    return total
+            yield os.statvfs(f"/proc/{init}/root/{path}")
 
 
 def set_file_size(pids: list[int], size: int, uid: int) -> None:

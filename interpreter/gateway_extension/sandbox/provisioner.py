@@ -43,7 +43,8 @@ FIRST_PORT = 40001  # of kernels that know TCP only; each sandbox has all ports 
 _PORTS = ("shell_port", "iopub_port", "stdin_port", "hb_port", "control_port")
 
 # Starts wait for other processes, so more of them at once than there are processors; and apart from what
-# asyncio.to_thread is used for, or a burst of starts would stop all else.
+# asyncio.to_thread is used for, or a burst of starts would stop all else. These threads live as long as this
+# process, which matters: a sandbox ends with the thread that started it.
 _starters = ThreadPoolExecutor(32, "sandbox-start")
 
 atexit.register(close_instances)
@@ -243,10 +244,16 @@ class BubblewrapProvisioner(SandboxOptions):
         await (self.cleanup() if self._starts == 1 else self._end_sandbox())
 
     async def _start(self, sandbox: Sandbox, box: Box) -> None:
-        self.process = sandbox.start(box)
-        self.pid = self.process.pid
+        loop = asyncio.get_running_loop()
+        starting = loop.run_in_executor(_starters, sandbox.start, box)
+        try:
+            process = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await asyncio.wait([starting])  # what has been started can be ended then
+            raise
+        self.process, self.pid = process, process.pid
         self.cwd = str(sandbox.place.workspace)
-        await asyncio.get_running_loop().run_in_executor(_starters, sandbox.release_hold)
+        await loop.run_in_executor(_starters, sandbox.release_hold)
         await self._wait_for_sockets(sandbox)
 
     async def _wait_for_sockets(self, sandbox: Sandbox) -> None:
