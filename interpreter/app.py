@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NoReturn, cast
 
 from jupyter_core.application import JupyterApp, base_aliases, base_flags
 from jupyter_core.paths import jupyter_data_dir
-from traitlets import Bool, Enum, Float, Integer, TraitError, TraitType, Unicode, observe
+from traitlets import Bool, Enum, Float, Integer, TraitError, TraitType, Unicode, default, observe
 from traitlets.config import Application, Config
 from traitlets.config.loader import ConfigError, KVArgParseConfigLoader
 
@@ -38,6 +38,7 @@ _TRAIT_TYPES: Mapping[type, type[TraitType[Any, Any]]] = {
 _OWN_TRAITS = frozenset({"log_level"})  # the application class has it already
 _CLIENT_VARIABLES = {f"{ENV_PREFIX}URL": "url"}  # no settings of the service, but of its clients
 _LEVELS = {name: getattr(logging, name) for name in ("DEBUG", "INFO", "WARN", "WARNING", "ERROR")}
+_LOG_FORMAT = "[%(levelname)1.1s %(asctime)s %(name)s] %(message)s"  # as Jupyter Server's
 _FIELDS = {field.name: field for field in options()}
 
 
@@ -57,6 +58,13 @@ _Options: Any = cast(Any, type(JupyterApp))(
 def aliases_of(*names: str) -> dict[Any, Any]:
     """The command-line options of these settings: ``--record-dir`` for ``record_dir``."""
     return {name.replace("_", "-"): f"InterpreterApp.{name}" for name in names}
+
+
+class _Level(Enum):  # type: ignore[type-arg]  # traitlets' is generic for type checkers only
+    """A level of the log, in letters of any case."""
+
+    def validate(self, obj: Any, value: Any) -> Any:
+        return super().validate(obj, value.upper() if isinstance(value, str) else value)
 
 
 class _StrictLoader(KVArgParseConfigLoader):
@@ -109,11 +117,15 @@ class InterpreterApp(_Options):  # type: ignore[misc]  # made from the table, wh
         "log-json": ({"InterpreterApp": {"log_json": True}}, _FIELDS["log_json"].metadata["help"]),
     }
     # Traitlets' own knows WARN only.
-    log_level = Enum(
+    log_level = _Level(
         tuple(dict.fromkeys((*_LEVELS, *_LEVELS.values()))),
         default_value=logging.INFO,
         help=_FIELDS["log_level"].metadata["help"],
     ).tag(config=True)
+
+    @default("log_format")
+    def _log_format_default(self) -> str:
+        return _LOG_FORMAT
 
     takes_arguments: ClassVar[bool] = False
     """Whether the command has arguments besides its options."""
@@ -169,8 +181,10 @@ class InterpreterApp(_Options):  # type: ignore[misc]  # made from the table, wh
         except (SettingsError, TraitError):
             raise
         except Exception as error:  # the file is a program, so it can raise anything
+            problem = f"{type(error).__name__}: {error}"
+            end = "" if problem.endswith((".", "?", "!")) else "."
             raise SettingsError(
-                f"The configuration file {Path(name).name} can't be read: {type(error).__name__}: {error}."
+                f"The configuration file {Path(name).name} can't be read: {problem}{end}"
             ) from error
 
     def _apply_environment(self, environment: Mapping[str, str]) -> None:
@@ -187,7 +201,7 @@ class InterpreterApp(_Options):  # type: ignore[misc]  # made from the table, wh
             if field is None:
                 names = [*known, *_CLIENT_VARIABLES]
                 raise SettingsError(f"{variable} is no setting{_suggestion(variable, names)}")
-            value = _parse(field.type, text, variable)
+            value = _parse(field.type, text.upper() if field.name == "log_level" else text, variable)
             if field.metadata["choices"] and value not in field.metadata["choices"]:
                 raise SettingsError(f"{variable} must be one of: {', '.join(field.metadata['choices'])}.")
             setattr(self, field.name, value)

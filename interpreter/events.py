@@ -61,9 +61,12 @@ class EventLog:
     async def follow(self, after: int = 0) -> AsyncIterator[RunEvent]:
         """The events with an id above ``after``, as they come, up to `COMPLETED`.
 
-        An id that no event has yet counts as the newest one.
+        An id that no event has yet counts as the newest one; of a run that has ended, as the one before:
+        the ids of its events in the record may differ.
         """
         position = min(max(after, 0), len(self._events))
+        if self._closed and after > len(self._events):
+            position -= 1
         if position:
             self._settle()  # who has seen the newest event must not miss what it would grow by
         while True:

@@ -1,7 +1,8 @@
 """How the command line finds a running service: a private file that it writes at its start.
 
-``state_dir/runtime/service-<pid>.json`` holds ``{"url", "token", "pid"}``. The token is an admin token,
-so the file is readable by the service's user only, and a file that others could write is not believed.
+``state_dir/runtime/service-<pid>.json`` holds ``{"url", "token", "pid"}``. The token is an admin token
+that ends with the service, never one that was configured; still the file is readable by the service's
+user only, and a file that others could write is not believed.
 """
 
 import contextlib

@@ -7,11 +7,13 @@ import ipaddress
 import logging
 import os
 import secrets
+import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from tornado.httpserver import HTTPServer
@@ -36,7 +38,7 @@ from interpreter.runs import RunManager
 from interpreter.sessions import SessionManager
 from interpreter.settings import Settings
 from interpreter.store import Store, sqlite_url
-from interpreter.tokens import TokenStore
+from interpreter.tokens import TokenStore, new_secret
 from interpreter.workspace import Workspaces
 
 log = logging.getLogger(__name__)
@@ -44,6 +46,7 @@ log = logging.getLogger(__name__)
 _PACKAGE = Path(__file__).parent
 
 MIN_TOKEN = 16  # characters of a configured token, where other machines can try to guess it
+IDLE_TIMEOUT = 75.0  # seconds for a whole request line with its headers, also the next on a connection
 CLOSE_STEP_TIMEOUT = 20.0  # seconds that one step of the way down may take
 
 
@@ -63,6 +66,9 @@ class Service:
         self.settings = settings
         self.url = ""
         self.token = settings.token
+        """What a person gets: the configured one, else that of the first start, else `local_token`."""
+        self.local_token = new_secret()
+        """An admin token that lives as long as this object, for the command line on this machine."""
         self._state_dir = Path(settings.state_dir)
         self._closers: list[tuple[str, Callable[[], Awaitable[None]]]] = []
 
@@ -88,6 +94,7 @@ class Service:
 
     async def _start(self) -> None:
         settings = self.settings
+        _check_address(settings.ip)
         self._take_state_dir()
         isolation = await find_isolation(settings, is_local=is_loopback(settings.ip))
         store = await self._start_store()
@@ -158,8 +165,8 @@ class Service:
     async def _start_tokens(self, store: Store) -> TokenStore:
         """The tokens; when none is configured, the first start makes one that is stored.
 
-        Later starts know only its hash, so the printed address holds one that lives as long as the
-        process, as a Jupyter server's does.
+        Later starts know only its hash, so the printed address holds `local_token`, which lives as long
+        as the process, as a Jupyter server's does.
         """
         is_local = is_loopback(self.settings.ip)
         if self.token and len(self.token) < MIN_TOKEN and not is_local:
@@ -173,11 +180,13 @@ class Service:
                 f"ip is {self.settings.ip}, which other machines can reach: set token "
                 "(INTERPRETER_TOKEN), or make one with `jupyter interpreter token create`."
             )
-        if self.token or stored:
-            self.token = self.token or secrets.token_urlsafe(32)
-            return TokenStore(store, clock=utc_now, configured_secret=self.token)
-        tokens = TokenStore(store, clock=utc_now)
-        _, self.token = await tokens.create("first start", Role.ADMIN, None)
+        configured = self.token
+        tokens = TokenStore(
+            store, clock=utc_now, configured_secret=configured, local_secret=self.local_token
+        )
+        if not configured and not stored:
+            _, self.token = await tokens.create("first start", Role.ADMIN, None)
+        self.token = self.token or self.local_token
         return tokens
 
     async def _start_recorder(self) -> Recorder:
@@ -226,6 +235,10 @@ class Service:
         )
         gateway = Gateway(target)
         self._closers.append(("the gateway's client", _called(gateway.close)))
+        try:
+            log.info("%s", await gateway.check(settings.kernel_name))
+        except GatewayError as error:
+            raise SettingsError(error.message) from error
         return gateway, embedded
 
     def _launcher(
@@ -278,7 +291,7 @@ class Service:
             ),
             ssl_options=_tls_context(settings) if settings.certfile else None,
             max_body_size=settings.max_file_bytes + 1024**2,
-            idle_connection_timeout=3600,
+            idle_connection_timeout=IDLE_TIMEOUT,
         )
         try:
             sockets = bind_sockets(settings.port, settings.ip)
@@ -298,6 +311,26 @@ class Service:
         # After the runs: whoever waits for a run that the stop ends is still answered.
         self._closers.insert(connections_close_at, ("the open connections", stop))
         self._closers.append(("listening", _called(server.stop)))
+
+
+def _check_address(ip: str) -> None:
+    """Raise SettingsError for an ``ip`` that nobody can listen on here, whatever the port."""
+    wrong = SettingsError(f"ip is not an address of this machine: {ip!r}.")
+    try:
+        found = socket.getaddrinfo(ip or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (socket.gaierror, UnicodeError) as error:  # the latter from names that IDNA does not allow
+        raise wrong from error
+    if not any(_is_ours(family, address) for family, *_, address in found):
+        raise wrong
+
+
+def _is_ours(family: int, address: Any) -> bool:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as tried:
+            tried.bind(address)
+    except OSError:
+        return False
+    return True
 
 
 def is_loopback(ip: str) -> bool:

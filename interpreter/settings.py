@@ -6,6 +6,7 @@ tests are made from it, so a setting is added here and nowhere else.
 """
 
 import dataclasses
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -136,7 +137,7 @@ class Settings:
         5.0, "Seconds between the interrupt of a run and the restart of its kernel."
     )
     keepalive_interval: float = _option(
-        10.0, "Seconds of silence after which an event stream sends a comment."
+        5.0, "Seconds after which an event stream sends a comment again, whatever else it sends."
     )
 
     # Limits
@@ -202,29 +203,40 @@ def allowed_networks(settings: Settings) -> tuple[str, ...]:
 def validate(settings: Settings) -> None:
     """Raise SettingsError, with one sentence that names the setting, for a value that can't work."""
     for option in options():
-        value, name = getattr(settings, option.name), option.name
-        if option.metadata["choices"] and value not in option.metadata["choices"]:
-            raise SettingsError(f"{name} must be one of: {', '.join(option.metadata['choices'])}.")
-        if isinstance(value, bool):
-            continue
-        if isinstance(value, (int, float)) and not (0 <= value < float("inf")):
-            raise SettingsError(f"{name} must be a finite number that is not negative.")
-        if value == 0 and (name.endswith("timeout") or name in _POSITIVE):
-            raise SettingsError(f"{name} must be greater than 0.")
-        if name in _AT_LEAST and value < _AT_LEAST[name]:
-            raise SettingsError(f"{name} must be at least {_AT_LEAST[name]}.")
+        _validate_alone(option, getattr(settings, option.name))
     if unknown := set(listed(settings.kernel_allowed_networks)) - set(NETWORKS):
         raise SettingsError(f"kernel_allowed_networks: '{min(unknown)}' is none of: {', '.join(NETWORKS)}.")
-    if 0 < settings.kernel_cpus < 0.01:
-        raise SettingsError("kernel_cpus must be 0 or at least 0.01.")
-    if settings.port > 65535:
-        raise SettingsError("port must be between 0 and 65535.")
-    if settings.execute_timeout > settings.max_execute_timeout:
-        raise SettingsError("execute_timeout must not be greater than max_execute_timeout.")
-    if settings.keepalive_interval > 10:
-        raise SettingsError("keepalive_interval must be at most 10 seconds.")
-    if bool(settings.certfile) != bool(settings.keyfile):
-        raise SettingsError("certfile and keyfile must be set together.")
+    for is_wrong, sentence in (
+        (0 < settings.kernel_cpus < 0.01, "kernel_cpus must be 0 or at least 0.01."),
+        (settings.port > 65535, "port must be between 0 and 65535."),
+        (
+            not re.fullmatch("[!-~]*", settings.token),
+            "token must be of visible ASCII characters, without spaces.",
+        ),
+        (settings.pool_size > settings.max_sessions, "pool_size must not be greater than max_sessions."),
+        (
+            settings.execute_timeout > settings.max_execute_timeout,
+            "execute_timeout must not be greater than max_execute_timeout.",
+        ),
+        (settings.keepalive_interval > 10, "keepalive_interval must be at most 10 seconds."),
+        (bool(settings.certfile) != bool(settings.keyfile), "certfile and keyfile must be set together."),
+    ):
+        if is_wrong:
+            raise SettingsError(sentence)
+
+
+def _validate_alone(option: dataclasses.Field[Any], value: Any) -> None:
+    name, choices = option.name, option.metadata["choices"]
+    if choices and value not in choices:
+        raise SettingsError(f"{name} must be one of: {', '.join(choices)}.")
+    if isinstance(value, (bool, str)):
+        return
+    if not 0 <= value < float("inf"):
+        raise SettingsError(f"{name} must be a finite number that is not negative.")
+    if value == 0 and (name.endswith("timeout") or name in _POSITIVE):
+        raise SettingsError(f"{name} must be greater than 0.")
+    if name in _AT_LEAST and value < _AT_LEAST[name]:
+        raise SettingsError(f"{name} must be at least {_AT_LEAST[name]}.")
 
 
 _POSITIVE = frozenset(

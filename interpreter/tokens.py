@@ -1,7 +1,8 @@
 """Who may use the service: bearer tokens with a role, stored as hashes.
 
 The secret of a token is shown once, when it is made. What an operator sets as `Settings.token` is
-never stored: it is an admin token of this process.
+never stored: it is an admin token of this process. So is a random one, for the command line on the same
+machine, which lives as long as the process.
 """
 
 import asyncio
@@ -22,11 +23,17 @@ from .store import Store, tokens_table
 
 CONFIGURED_ID = "tok_configured"
 """Id of the token that the settings hold; it is in no table and can't be revoked."""
+LOCAL_ID = "tok_local"
+"""Id of the token that the service makes for the command line at each start; in no table either."""
 
 _CACHE_SECONDS = 2.0
 """How long a found token is trusted unasked: what another process revokes ends within this time."""
 _LAST_USED_STEP = timedelta(minutes=1)
 _MAX_SECRET = 1024
+_IRREVOCABLE = {
+    CONFIGURED_ID: "This token comes from the service's settings; change `token` there.",
+    LOCAL_ID: "This token is the command line's; it ends with the service.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +103,23 @@ class TokenStore:
         *,
         clock: Callable[[], datetime],
         configured_secret: str = "",
+        local_secret: str = "",
     ) -> None:
-        """``configured_secret`` is an admin token that lives as long as this object; empty: none."""
+        """The two secrets are admin tokens that live as long as this object; empty: none."""
         self._store = store
         self._clock = clock
         self._cache: dict[str, _Cached] = {}  # by hash, and by id
         self._generation = 0
-        self._configured_hash = _hash(configured_secret) if configured_secret else ""
-        self._configured_since = clock()
+        self._unstored: dict[str, TokenInfo] = {}  # by hash
+        for token_id, name, secret in (
+            (LOCAL_ID, "local command line", local_secret),
+            (CONFIGURED_ID, "configured", configured_secret),
+        ):
+            if secret:
+                digest = _hash(secret)
+                self._unstored[digest] = TokenInfo(
+                    token_id, name, Role.ADMIN, clock(), fingerprint=_fingerprint(digest)
+                )
 
     async def create(
         self,
@@ -113,7 +129,7 @@ class TokenStore:
         options: TokenOptions = TokenOptions(),  # frozen
     ) -> tuple[TokenInfo, str]:
         """A new token and its secret, which is not kept. UnavailableError when the store is down."""
-        secret = f"jci_{secrets.token_urlsafe(32)}"
+        secret = new_secret()
         digest = _hash(secret)
         now = self._clock()
         info = TokenInfo(f"tok_{new_id()}", name, role, now, expires_at, None, _fingerprint(digest), options)
@@ -131,14 +147,15 @@ class TokenStore:
         if not secret or len(secret) > _MAX_SECRET:
             return None
         digest = _hash(secret)
-        if self._configured_hash and hmac.compare_digest(digest, self._configured_hash):
-            return self._configured()
+        for known, info in self._unstored.items():
+            if hmac.compare_digest(digest, known):
+                return info
         return await self._cached(digest, lambda c: _select(c, tokens_table.c.secret_hash == digest, digest))
 
     async def get(self, token_id: str) -> TokenInfo | None:
         """The valid token with this id."""
-        if token_id == CONFIGURED_ID:
-            return self._configured() if self._configured_hash else None
+        if token_id in (CONFIGURED_ID, LOCAL_ID):
+            return self._find_unstored(token_id)
         return await self._cached(token_id, lambda c: _select(c, tokens_table.c.id == token_id))
 
     async def list(self) -> list[TokenInfo]:
@@ -146,13 +163,12 @@ class TokenStore:
         where = tokens_table.c.revoked_at.is_(None)
         query = sa.select(tokens_table).where(where).order_by(tokens_table.c.created_at.desc())
         rows = await self._store.run(lambda connection: connection.execute(query).mappings().all())
-        configured = [self._configured()] if self._configured_hash else []
-        return [*configured, *(_info(row) for row in rows)]
+        return [*reversed(self._unstored.values()), *(_info(row) for row in rows)]
 
     async def revoke(self, token_id: str) -> bool:
         """End a token at once; False when there is none. ConflictError for the last admin token."""
-        if token_id == CONFIGURED_ID and self._configured_hash:
-            raise ConflictError("This token comes from the service's settings; change `token` there.")
+        if unstored := self._find_unstored(token_id):
+            raise ConflictError(_IRREVOCABLE[unstored.id])
         try:
             return await asyncio.shield(self._store.run(lambda c: self._revoke(c, token_id)))
         finally:
@@ -160,14 +176,8 @@ class TokenStore:
             self._generation += 1
             self._cache.clear()
 
-    def _configured(self) -> TokenInfo:
-        return TokenInfo(
-            CONFIGURED_ID,
-            "configured",
-            Role.ADMIN,
-            self._configured_since,
-            fingerprint=_fingerprint(self._configured_hash),
-        )
+    def _find_unstored(self, token_id: str) -> TokenInfo | None:
+        return next((info for info in self._unstored.values() if info.id == token_id), None)
 
     async def _cached(self, key: str, find: Callable[[sa.Connection], TokenInfo | None]) -> TokenInfo | None:
         loop = asyncio.get_running_loop()
@@ -209,11 +219,16 @@ class TokenStore:
         if token_id not in infos:
             return False
         admins = {i.id for i in infos.values() if i.role is Role.ADMIN and i.is_valid(now)}
-        if admins == {token_id} and not self._configured_hash:
+        if admins == {token_id} and self._find_unstored(CONFIGURED_ID) is None:
             raise ConflictError("This is the last admin token; make another one before you revoke it.")
         change = sa.update(tokens_table).where(tokens_table.c.id == token_id)
         connection.execute(change.values(revoked_at=to_iso(now)))
         return True
+
+
+def new_secret() -> str:
+    """The secret of a new token: 256 random bits."""
+    return f"jci_{secrets.token_urlsafe(32)}"
 
 
 def _hash(secret: str) -> str:

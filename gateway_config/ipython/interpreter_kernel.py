@@ -190,7 +190,7 @@ def cut_stream(message):
     text = message["content"].get("text")
     if isinstance(text, str) and len(text) > MAX_STREAM_CHARACTERS:
         half = MAX_STREAM_CHARACTERS // 2
-        dropped = len(text[half:-half].encode("utf-8", "replace"))
+        dropped = len(LONE_SURROGATE.sub("\ufffd", text[half:-half]).encode())
         message["content"]["text"] = text[:half] + text[-half:]
         message["metadata"] |= {"interpreter_dropped_bytes": dropped, "interpreter_dropped_at": half}
 

@@ -38,7 +38,7 @@ class TokensHandler(BaseHandler):
     }
 
     async def do_post(self) -> None:
-        body = self.read_json()
+        body = await self.read_json()
         name = body["name"].strip()
         if not name or not name.isprintable():
             raise InvalidRequestError("`name` must be visible text on one line.", param="name")

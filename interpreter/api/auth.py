@@ -5,9 +5,11 @@ import re
 from tornado.web import RequestHandler
 
 from ..errors import UnauthorizedError
+from ..models import new_id
 from ..tokens import TokenInfo, TokenStore
+from .logouts import Logouts
 
-COOKIE_DAYS = 30
+COOKIE_DAYS = 7
 _NO_TOKEN = "Send a token as `Authorization: Bearer <token>`."  # noqa: S105 - a sentence
 _BAD_TOKEN = "The token is unknown, revoked or expired; send a valid one."  # noqa: S105 - a sentence
 
@@ -32,21 +34,19 @@ async def find_bearer(handler: RequestHandler, tokens: TokenStore) -> TokenInfo 
 
 
 async def find_cookie(handler: RequestHandler, tokens: TokenStore) -> TokenInfo | None:
-    """The valid token that a browser logged in with; None without one."""
-    name = cookie_name(handler.request.host)
-    value = handler.get_signed_cookie(name, max_age_days=COOKIE_DAYS, min_version=2)
-    token_id, _, fingerprint = (value or b"").decode().partition(":")
-    if not token_id:
+    """The valid token that a browser logged in with; None without one, and after a logout."""
+    token_id, fingerprint, login_id = _read_cookie(handler)
+    if not login_id or login_id in _logouts(handler):
         return None
     info = await tokens.get(token_id)
     return info if info is not None and info.fingerprint == fingerprint else None
 
 
 def set_cookie(handler: RequestHandler, info: TokenInfo) -> None:
-    """Log the browser in. The cookie names the token; it does not hold the secret."""
+    """Log the browser in. The cookie names the token and this login; it does not hold the secret."""
     handler.set_signed_cookie(
         cookie_name(handler.request.host),
-        f"{info.id}:{info.fingerprint}",
+        f"{info.id}:{info.fingerprint}:{new_id()}",
         expires_days=COOKIE_DAYS,
         version=2,
         httponly=True,
@@ -55,9 +55,24 @@ def set_cookie(handler: RequestHandler, info: TokenInfo) -> None:
     )
 
 
-def clear_cookie(handler: RequestHandler) -> None:
-    """Log the browser out."""
+def log_out(handler: RequestHandler) -> None:
+    """Log the browser out; whoever has a copy of its cookie too."""
+    if login_id := _read_cookie(handler)[2]:
+        _logouts(handler).add(login_id)
     handler.clear_cookie(cookie_name(handler.request.host))
+
+
+def _logouts(handler: RequestHandler) -> Logouts:
+    logouts: Logouts = handler.application.settings["logouts"]
+    return logouts
+
+
+def _read_cookie(handler: RequestHandler) -> tuple[str, str, str]:
+    """``(token id, fingerprint, login id)``; empty texts without a good cookie."""
+    name = cookie_name(handler.request.host)
+    value = handler.get_signed_cookie(name, max_age_days=COOKIE_DAYS, min_version=2)
+    parts = (value or b"").decode().split(":")
+    return (parts[0], parts[1], parts[2]) if len(parts) == 3 else ("", "", "")
 
 
 def unauthorized() -> UnauthorizedError:

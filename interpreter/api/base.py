@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, quote, urlencode
 
+from tornado.iostream import StreamClosedError
 from tornado.web import RequestHandler, stream_request_body
 
 from ..errors import (
@@ -20,14 +21,16 @@ from ..errors import (
     NotFoundError,
     RateLimitedError,
     TooLargeError,
+    UnauthorizedError,
     UnavailableError,
-    UnsupportedMediaTypeError,
 )
 from ..models import Principal, is_id, parse_run_id
-from . import auth
-from .body import MAX_DRAINED_BYTES, Body
-from .jsonbody import find_surrogate, parse_json
+from . import accept, auth
+from .body import LINGER, MAX_DRAINED_BYTES, Body
+from .errors import error_body
+from .jsonbody import dump_json, find_surrogate, parse_json
 from .limits import RateLimiter
+from .mediatype import check_media_type
 from .operations import Access, Operation
 from .query import read_query
 from .responses import CLIENT_CLOSED, Responses
@@ -35,6 +38,8 @@ from .schemas import Schemas
 from .services import Services
 
 _UNBOUNDED = 2**62
+_THREAD_BYTES = 1024**2  # larger bodies are read in a thread, so that others do not wait
+_FORM = "application/x-www-form-urlencoded"
 _SAFE = ("GET", "HEAD")
 _FOREIGN_TEXT = frozenset({"tool_calls"})
 """Fields that hold what a model wrote: what is wrong in there is answered to the model."""
@@ -66,6 +71,7 @@ class BaseHandler(Responses):
         self._principal: Principal | None = None
         self._work: asyncio.Task[Any] | None = None
         self._client_gone = False
+        self._answered_early = False
 
     @property
     def max_body_bytes(self) -> int:
@@ -92,9 +98,11 @@ class BaseHandler(Responses):
         self.request.connection.set_max_body_size(_UNBOUNDED)  # type: ignore[union-attr]  # ours is in Body
         try:
             await self._admit()
+        except UnauthorizedError as error:
+            await self._refuse_stranger(error)
         except InterpreterError as error:
             self._refuse(error)
-        if not self._finished and self._announced_bytes > self.max_body_bytes:
+        if not self._finished and not self._answered_early and self._announced_bytes > self.max_body_bytes:
             self._refuse(self._too_large())
 
     async def _admit(self) -> None:
@@ -147,12 +155,10 @@ class BaseHandler(Responses):
 
     async def log_in(self, secret: str) -> bool:
         """Set the cookie if the secret is good. RateLimitedError after too many bad ones."""
-        who = self.request.remote_ip or ""
-        if seconds := self.toolbox.logins.wait(who):
-            raise RateLimitedError("Too many failed logins; wait before the next.", retry_after=seconds)
         info = await self.services.tokens.find(secret.strip())
-        if info is None:
-            self.toolbox.logins.take(who)
+        if info is None:  # only then: behind a proxy all have one address
+            if seconds := self.toolbox.logins.take(self.request.remote_ip or ""):
+                raise RateLimitedError("Too many failed logins; wait before the next.", retry_after=seconds)
             return False
         self.token_id = info.id
         auth.set_cookie(self, info)
@@ -160,7 +166,7 @@ class BaseHandler(Responses):
 
     def accepts_html(self) -> bool:
         """Whether the client says that it shows HTML, as browsers do."""
-        return "text/html" in self.request.headers.get("Accept", "")
+        return accept.names(self.request.headers.get("Accept", ""), "text/html")
 
     def wants_page(self) -> bool:
         """Whether to answer with a page. Page handlers always do."""
@@ -186,16 +192,48 @@ class BaseHandler(Responses):
         if "Expect" in self.request.headers or self._announced_bytes > MAX_DRAINED_BYTES:
             self.show_error(error)
 
+    async def _refuse_stranger(self, error: UnauthorizedError) -> None:
+        """Answer at once, without waiting for the body, which is read on for a moment only.
+
+        Closing with unread bytes resets the connection, and the client may lose the answer.
+        """
+        if not self._announced_bytes and "Transfer-Encoding" not in self.request.headers:
+            self._refuse(error)
+            return
+        self._refusal, self._answered_early = error, True
+        self._body.refuse()
+        self.set_error_headers(error)
+        self.set_status(error.status)
+        body = dump_json(error_body(error, self.request_id))
+        self.set_header("Content-Type", "application/json")
+        self.set_header("Content-Length", str(len(body)))
+        self.set_header("Connection", "close")
+        self.write(body)
+        try:
+            await self.flush()
+        except StreamClosedError:
+            return
+        linger = 0.0 if self._announced_bytes > MAX_DRAINED_BYTES else LINGER
+        asyncio.get_running_loop().call_later(linger, self._leave)
+
+    def _leave(self) -> None:
+        """End a request that was answered early, and its connection."""
+        if not self._finished:
+            self.finish()
+            self.request.connection.close()  # type: ignore[union-attr]  # an HTTP1Connection
+
     def _too_large(self) -> TooLargeError:
         return TooLargeError(f"The body is over the limit of {self.max_body_bytes} bytes; send less.")
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
         self._body.add(chunk)
-        if self._body.is_hopeless and not self._finished:
+        if self._body.is_hopeless and self._answered_early:
+            self._leave()
+        elif self._body.is_hopeless and not self._finished:
             self.show_error(self._refusal or self._too_large())
         return None
 
-    def read_json(self) -> dict[str, Any]:
+    async def read_json(self) -> dict[str, Any]:
         """The body as its operation's schema wants it; an empty one counts as ``{}`` where it may."""
         operation = self.operation
         if operation is None or operation.body is None:
@@ -203,11 +241,15 @@ class BaseHandler(Responses):
         body = self._body.joined()
         if not body and not operation.body_required:
             return {}
-        kind = self.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-        if body and kind != "application/json":
-            raise UnsupportedMediaTypeError("Send the body as JSON with `Content-Type: application/json`.")
+        if body:
+            check_media_type(self.request.headers, "application/json")
+        if len(body) > _THREAD_BYTES:
+            return await asyncio.to_thread(self._read_value, operation.body, body)
+        return self._read_value(operation.body, body)
+
+    def _read_value(self, schema: str, body: bytes) -> dict[str, Any]:
         value = parse_json(body)
-        self.toolbox.schemas.validate(operation.body, value)
+        self.toolbox.schemas.validate(schema, value)
         texts = {name: item for name, item in value.items() if name not in _FOREIGN_TEXT}
         if (path := find_surrogate(texts)) is not None:
             param = ".".join(path)
@@ -217,7 +259,11 @@ class BaseHandler(Responses):
         return {name: item for name, item in value.items() if item is not None}
 
     def read_form(self) -> Mapping[str, str]:
-        """The fields of a browser's form, after its XSRF check (HTTPError 403)."""
+        """The fields of a browser's form, after its XSRF check (HTTPError 403).
+
+        UnsupportedMediaTypeError for what no form sends.
+        """
+        check_media_type(self.request.headers, _FORM)
         text = self._body.joined().decode("utf-8", "replace")
         fields = {name: values[-1] for name, values in parse_qs(text, keep_blank_values=True).items()}
         if "_xsrf" in fields:
@@ -237,6 +283,9 @@ class BaseHandler(Responses):
     async def _dispatch(self, *args: str, **kwargs: str) -> None:
         """Do the work, which ends when the client goes away: Tornado cancels no handler by itself."""
         if self._finished:
+            return
+        if self._answered_early:
+            self._leave()
             return
         if self._refusal is not None:
             raise self._refusal

@@ -1,10 +1,14 @@
 """Reading a request's body piece by piece under a limit."""
 
 MAX_DRAINED_BYTES = 64 * 1024**2
-"""How much of a refused body is read and thrown away, so that the client can read why.
+"""How much of a refused body is read and thrown away, so that the client can read why; of one without a
+good token that is read for `LINGER` only, after the answer.
 
 Closing a connection that still has unread bytes resets it, and the client may lose the response.
 """
+
+LINGER = 2.0
+"""Seconds for which the body of a request without a good token is still read."""
 
 
 class Body:
@@ -14,6 +18,11 @@ class Body:
         self._limit = limit
         self._chunks: list[bytes] = []
         self._size = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes that came, also those that were thrown away."""
+        return self._size
 
     @property
     def is_too_large(self) -> bool:

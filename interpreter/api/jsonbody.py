@@ -6,15 +6,18 @@ from typing import Any, NoReturn
 
 from ..errors import InvalidRequestError
 
+MAX_VALUES = 100_000
+MAX_DEPTH = 100
+
 
 def parse_json(body: bytes) -> Any:
     """The value of a body; InvalidRequestError says what is malformed."""
     try:
-        text = body.decode("utf-8")
+        text = body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidRequestError("The body is not UTF-8; encode the JSON as UTF-8.") from error
     try:
-        return _DECODER.decode(text)
+        value = _DECODER.decode(text)
     except json.JSONDecodeError as error:
         raise InvalidRequestError(
             f"The body is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}."
@@ -23,6 +26,8 @@ def parse_json(body: bytes) -> Any:
         raise InvalidRequestError("The body holds a number with too many digits.") from error
     except RecursionError as error:
         raise InvalidRequestError("The body is nested too deeply.") from error
+    _bound(value)
+    return value
 
 
 def dump_json(value: Any) -> bytes:
@@ -57,6 +62,23 @@ def find_surrogate(value: Any, path: tuple[str, ...] = ()) -> tuple[str, ...] | 
             if (found := find_surrogate(item, (*path, str(index)))) is not None:
                 return found
     return None
+
+
+def _bound(value: Any) -> None:
+    """InvalidRequestError for more than MAX_VALUES values or MAX_DEPTH levels: checks cost time for each."""
+    level, count = [value], 1
+    for _ in range(MAX_DEPTH):
+        inner: list[Any] = []
+        for item in level:
+            if isinstance(item, dict | list):
+                count += len(item)
+                if count > MAX_VALUES:
+                    raise InvalidRequestError(f"The body holds more than {MAX_VALUES} values.")
+                inner += item.values() if isinstance(item, dict) else item
+        if not inner:
+            return
+        level = inner
+    raise InvalidRequestError("The body is nested too deeply.")
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..errors import NotFoundError
+from ..errors import ConflictError, NotFoundError, UnavailableError
 from ..models import JSON
+from .accept import weight
 from .base import BaseHandler
 from .notebook_page import render_page
 from .operations import Answer, Operation, json_answer
@@ -84,9 +85,7 @@ class NotebookHandler(RecordHandler):
 
     async def do_get(self, session_id: str) -> None:
         record = await self.find_record(session_id)
-        notebook = await self.services.recorder.notebook(record.info.id)
-        if notebook is None:
-            raise _not_found()
+        notebook = await self._notebook(record)
         self.set_header("Vary", "Accept")
         if self.wants_page():
             self.set_header("Content-Type", "text/html; charset=utf-8")
@@ -96,6 +95,31 @@ class NotebookHandler(RecordHandler):
         self.set_header("Content-Type", NOTEBOOK_TYPE)
         self.set_header("Content-Disposition", f'inline; filename="{record.info.id}.ipynb"')
         self.finish(notebook)
+
+    def wants_page(self) -> bool:
+        """A browser's weights decide; what names both alike gets the page."""
+        header = self.request.headers.get("Accept", "")
+        page = weight(header, "text/html")
+        other = max(weight(header, NOTEBOOK_TYPE), weight(header, "application/json"))
+        return self.accepts_html() and page >= other
+
+    async def _notebook(self, record: "SessionRecord") -> bytes:
+        """The notebook's bytes; ConflictError when the journal is damaged, NotFoundError when it is gone."""
+        session_id = record.info.id
+        try:
+            notebook = await self.services.recorder.notebook(session_id)
+            if notebook is None and await asyncio.to_thread(record.path.exists):
+                raise _damaged(session_id)
+        except FileNotFoundError:
+            notebook = None
+        except OSError as error:
+            raise UnavailableError("The record can't be read now; try again later.") from error
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            # What a damaged line holds may be anything.
+            raise _damaged(session_id) from error
+        if notebook is None:
+            raise _not_found()
+        return notebook
 
 
 class VerifyHandler(RecordHandler):
@@ -137,6 +161,13 @@ def _filter(query: Mapping[str, Any]) -> "Callable[[SessionRecord], bool]":
         )
 
     return wanted
+
+
+def _damaged(session_id: str) -> ConflictError:
+    return ConflictError(
+        f"The record of this session is damaged; GET /v1/notebooks/{session_id}/verify says where.",
+        code="record_damaged",
+    )
 
 
 def _not_found() -> NotFoundError:

@@ -4,8 +4,10 @@ import json
 from typing import ClassVar
 from urllib.parse import quote
 
+from tornado.web import HTTPError
+
 from ..errors import RateLimitedError
-from .auth import clear_cookie
+from .auth import log_out
 from .base import PageHandler, is_local
 from .errors import retry_after
 from .operations import Access, Answer, Operation, json_answer
@@ -25,7 +27,7 @@ class LoginHandler(PageHandler):
             "logIn",
             "Log a browser in",
             _TAG,
-            {302: _REDIRECT, 401: _PAGE, 429: _PAGE},
+            {302: _REDIRECT, 401: _PAGE, 403: _PAGE, 429: _PAGE},
             Access.PUBLIC,
             "Sets a cookie that is good for reading. The form needs the page's `_xsrf`.",
             body="LoginForm",
@@ -40,7 +42,11 @@ class LoginHandler(PageHandler):
         self._show(self.get_query_argument("next", "/"), "That token is not valid." if failed else "")
 
     async def do_post(self) -> None:
-        fields = self.read_form()
+        try:
+            fields = self.read_form()
+        except HTTPError:
+            self._show("/", "The page has expired; send the form again.", 403)
+            return
         target = fields.get("next", "/")
         try:
             entered = await self.log_in(fields.get("token", fields.get("password", "")))
@@ -77,7 +83,7 @@ class LogoutHandler(PageHandler):
 
     async def do_post(self) -> None:
         self.read_form()
-        clear_cookie(self)
+        log_out(self)
         self.redirect("/login")
 
 

@@ -5,18 +5,21 @@ import secrets
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tornado.routing import URLSpec
-from tornado.web import Application, RequestHandler, StaticFileHandler
+from tornado.web import Application, HTTPError, RequestHandler, StaticFileHandler
 
 from . import admin, files, health, notebooks, pages, runs, sessions, tools
 from .base import BaseHandler, Toolbox, UnknownRouteHandler
 from .limits import RateLimiter
+from .logouts import Logouts
 from .metrics import RequestMetrics
 from .openapi import build_openapi
 from .responses import Responses, log_request
 from .schemas import Schemas
 from .services import Services
+from .stalls import GuardedApplication
 
 FAILED_LOGINS_PER_MINUTE = 10
 
@@ -58,6 +61,12 @@ class StaticHandler(Responses, StaticFileHandler):
 
     def set_extra_headers(self, path: str) -> None:
         self.set_header("Cache-Control", "public, max-age=3600")
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """A path that leads out, to a folder, or that is no text names no file: all the same to a client."""
+        if status_code in (400, 403):
+            kwargs = {"exc_info": (HTTPError, HTTPError(404), None)}
+        super().write_error(404 if status_code in (400, 403) else status_code, **kwargs)
 
     def compute_etag(self) -> str | None:
         return StaticFileHandler.compute_etag(self)
@@ -107,13 +116,14 @@ def make_application(
         URLSpec(r"/static/(.*)", StaticHandler, {"path": str(static_path)}),
         URLSpec(r"/(favicon\.ico|robots\.txt)", StaticHandler, {"path": str(static_path)}),
     ]
-    return Application(
+    return GuardedApplication(
         [*extra_routes, *make_routes(services, toolbox), *static],
         default_handler_class=UnknownRouteHandler,
         default_handler_args={"toolbox": toolbox, "route": "(unknown)"},
         log_function=finished,
         template_path=str(template_path),
         cookie_secret=(cookie_secret or secrets.token_bytes(32)).hex(),
+        logouts=Logouts(),
         xsrf_cookie_kwargs={"httponly": True, "samesite": "Strict"},
         openapi=build_openapi(((path, handler.operations) for path, handler in ROUTES), toolbox.schemas),
     )

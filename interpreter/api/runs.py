@@ -12,6 +12,7 @@ from .jsonbody import has_surrogate
 from .operations import Access, Answer, Operation, json_answer
 from .paging import page_of
 from .sse import EVENT_STREAM, send_events, wants_events
+from .validity import while_valid
 
 if TYPE_CHECKING:
     from ..runs import ActiveRun, RecordedRun
@@ -45,9 +46,9 @@ def check_code(code: str, max_bytes: int) -> None:
 class RunAnswers(BaseHandler):
     """What handlers share that run code for a client that waits."""
 
-    def read_run(self) -> tuple[RunRequest, Mapping[str, Any]]:
+    async def read_run(self) -> tuple[RunRequest, Mapping[str, Any]]:
         """The run that the body asks for, and the body."""
-        body = self.read_json()
+        body = await self.read_json()
         check_code(body["code"], self.settings_.max_code_bytes)
         request = RunRequest(
             code=body["code"],
@@ -81,8 +82,11 @@ class RunAnswers(BaseHandler):
     async def _stream(self, active: "ActiveRun | RecordedRun", request: RunRequest) -> None:
         ended = False
         try:
-            await send_events(self, active.events(), self.settings_.keepalive_interval)
-            ended = True
+            ended = await while_valid(
+                send_events(self, active.events(), self.settings_.keepalive_interval),
+                self.services.tokens,
+                self.principal.token_id,
+            )
         finally:
             if not ended and not request.background:
                 await self._cancel(active)
@@ -124,7 +128,7 @@ class SessionRunsHandler(RunAnswers):
     }
 
     async def do_post(self, session_id: str) -> None:
-        request, body = self.read_run()
+        request, body = await self.read_run()
         session = self.services.sessions.get(self.principal, self.session_id_of(session_id))
         await self.answer(await self.services.runs.submit(self.principal, session, request), request, body)
 
@@ -155,7 +159,7 @@ class OneOffRunsHandler(RunAnswers):
     }
 
     async def do_post(self) -> None:
-        request, body = self.read_run()
+        request, body = await self.read_run()
         kernel_name = body.get("kernel_name")
         active = await self.services.runs.submit_one_off(self.principal, request, kernel_name=kernel_name)
         await self.answer(active, request, body)
@@ -186,7 +190,7 @@ class CancelHandler(BaseHandler):
     }
 
     async def do_post(self, run_id: str) -> None:
-        self.read_json()
+        await self.read_json()
         run = await self.services.runs.cancel(self.principal, self.run_id_of(run_id))
         self.reply(run.as_json())
 
@@ -212,7 +216,8 @@ class RunEventsHandler(BaseHandler):
         if self.request.method == "HEAD":
             self.set_header("Content-Type", EVENT_STREAM)
             return
-        await send_events(self, events, self.settings_.keepalive_interval)
+        sending = send_events(self, events, self.settings_.keepalive_interval)
+        await while_valid(sending, self.services.tokens, self.principal.token_id)
 
     def _last_event_id(self) -> int:
         text = self.request.headers.get("Last-Event-ID") or "0"

@@ -35,7 +35,7 @@ class SessionsHandler(BaseHandler):
     }
 
     async def do_post(self) -> None:
-        body = self.read_json()
+        body = await self.read_json()
         session = await self.services.sessions.create(
             self.principal,
             kernel_name=body.get("kernel_name"),
@@ -92,7 +92,7 @@ class InterruptHandler(BaseHandler):
     }
 
     async def do_post(self, session_id: str) -> None:
-        self.read_json()
+        await self.read_json()
         self.services.runs.interrupt(self.principal, self.session_id_of(session_id))
         self.set_status(204)
 
@@ -115,7 +115,7 @@ class RestartHandler(BaseHandler):
     }
 
     async def do_post(self, session_id: str) -> None:
-        body, session_id = self.read_json(), self.session_id_of(session_id)
+        body, session_id = await self.read_json(), self.session_id_of(session_id)
         if not body.get("replay", False):
             session = await self.services.runs.restart(self.principal, session_id)
             self.reply(session.view().as_json())

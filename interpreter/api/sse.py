@@ -23,7 +23,7 @@ def encode_event(event: "RunEvent") -> bytes:
 async def send_events(
     handler: RequestHandler, events: "AsyncIterator[RunEvent]", keepalive_interval: float
 ) -> None:
-    """Send all events, and a comment after each ``keepalive_interval`` seconds of silence.
+    """Send all events, and a comment after each ``keepalive_interval`` seconds, output or not.
 
     Waits for the client to take each, and ends with StreamClosedError when it is gone.
     """
@@ -31,15 +31,18 @@ async def send_events(
     handler.set_header("X-Accel-Buffering", "no")
     handler.write(b": stream\n\n")
     await handler.flush()
+    now = asyncio.get_running_loop().time
+    comment_at = now() + keepalive_interval
     following = asyncio.ensure_future(anext(events, None))
     try:
         while True:
-            done, _ = await asyncio.wait({following}, timeout=keepalive_interval)
-            if not done:
+            done, _ = await asyncio.wait({following}, timeout=max(0.0, comment_at - now()))
+            if now() >= comment_at:
                 handler.write(KEEPALIVE)
-            elif (event := following.result()) is None:
-                return
-            else:
+                comment_at = now() + keepalive_interval
+            if done:
+                if (event := following.result()) is None:
+                    return
                 handler.write(encode_event(event))
                 following = asyncio.ensure_future(anext(events, None))
             await handler.flush()

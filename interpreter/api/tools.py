@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ..errors import InterpreterError, InvalidRequestError
 from ..models import Run, RunRequest, RunStatus
 from ..toolcalls import (
+    TOOL_NAME,
     Answer,
     BadCall,
     Dialect,
@@ -14,6 +15,7 @@ from ..toolcalls import (
     ToolCall,
     answer_bad_call,
     answer_run,
+    is_tool_name,
     parse_tool_calls,
     read_call,
     tool_definitions,
@@ -72,14 +74,14 @@ class ToolCallsHandler(RunAnswers):
             {200: json_answer("Messages in the calls' dialect, ready to append.", "ToolCallsAnswer")},
             Access.RUN,
             "Takes calls of Chat Completions, Responses, Anthropic, Gemini and MCP, and runs them in order. "
-            "Arguments that can't be understood give a message that tells the model how to call.",
+            "Another tool's name is a 400, and nothing runs. Arguments that can't be understood give a message that tells the model how to call.",
             body="ToolCallsCreate",
             body_required=True,
         )
     }
 
     async def do_post(self) -> None:
-        body = self.read_json()
+        body = await self.read_json()
         stateless = body.get("stateless", False)
         asked_id = body.get("session_id")
         if stateless and asked_id is not None:
@@ -87,6 +89,7 @@ class ToolCallsHandler(RunAnswers):
                 "`stateless` calls have no session; leave out one of the two.", param="stateless"
             )
         dialect, calls = parse_tool_calls(body["tool_calls"])
+        _refuse_unknown_tools(calls)
         session = None
         if asked_id is not None:
             session = self._find_session(asked_id)
@@ -155,3 +158,14 @@ class ToolCallsHandler(RunAnswers):
         else:
             active = await runs.submit(self.principal, session, request)
         return await self.wait_for(active)
+
+
+def _refuse_unknown_tools(calls: Sequence[ToolCall]) -> None:
+    """InvalidRequestError when a call is for another tool: that is the application's to run."""
+    for call in calls:
+        if not is_tool_name(call.name):
+            raise InvalidRequestError(
+                f"Call {call.index} of `tool_calls` is for {call.name[:80]!a}, which is no tool of "
+                f"this service; it has `{TOOL_NAME}`.",
+                param="tool_calls",
+            )

@@ -6,6 +6,7 @@ import ctypes
 import signal
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import quote
 
 from interpreter.app import InterpreterApp
 from interpreter.cli.output import say
@@ -66,9 +67,10 @@ async def serve(settings: Settings) -> None:
         return
     waiting.cancel()
     await starting
-    runtime_file = write_runtime_file(Path(settings.state_dir), service.url, service.token)
+    runtime_file = write_runtime_file(Path(settings.state_dir), service.url, service.local_token)
     try:
-        say(f"\nJupyter Code Interpreter is ready:\n\n    {service.url}/?token={service.token}\n")
+        address = f"{service.url}/?token={quote(service.token, safe='')}"
+        say(f"\nJupyter Code Interpreter is ready:\n\n    {address}\n")
         await stopped.wait()
         say("Stopping: running code is ended, the record is finished.")
     finally:

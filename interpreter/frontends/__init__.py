@@ -17,6 +17,8 @@ from .mcp_sse import PATHS as MCP_SSE_PATHS
 from .mcp_sse import make_routes as mcp_sse_routes
 from .onyx import PATHS as ONYX_PATHS
 from .onyx import make_routes as onyx_routes
+from .open_terminal import PATHS as OPEN_TERMINAL_PATHS
+from .open_terminal import make_routes as open_terminal_routes
 from .tool_server import PATHS as TOOL_SERVER_PATHS
 from .tool_server import make_routes as tool_server_routes
 
@@ -29,6 +31,7 @@ PATHS = (
     *AZURE_PATHS,
     *ONYX_PATHS,
     *DIFY_PATHS,
+    *OPEN_TERMINAL_PATHS,
 )
 """Paths of front ends that the documentation may name; ``{…}`` stands for one part."""
 
@@ -44,4 +47,5 @@ def make_routes(toolbox: Toolbox) -> list[URLSpec]:
         *azure_routes(toolbox),
         *onyx_routes(toolbox),
         *dify_routes(toolbox),
+        *open_terminal_routes(toolbox),
     ]

@@ -11,7 +11,7 @@ from ..api.jsonbody import parse_json
 from ..api.runs import RunAnswers, check_code
 from ..errors import InterpreterError, InvalidRequestError, TooLargeError
 from ..models import JSON, Run, RunRequest
-from ..workspace import FileInfo, Files
+from ..workspace import FileInfo, Files, OpenFile, Upload
 from .chats import ChatSessions
 
 if TYPE_CHECKING:
@@ -98,6 +98,22 @@ class DialectHandler(RunAnswers):
         if self._shown is not None:
             value = self.error_of(self._shown)
         super().reply(value, status)
+
+
+async def copy_file(source: OpenFile, upload: Upload, path: str) -> None:
+    """Copy a file into an upload piece by piece, put that in its place, and close the file.
+
+    Raises as `Upload.commit`.
+    """
+    try:
+        position = 0
+        while chunk := await source.read(position, _CHUNK):
+            position += len(chunk)
+            await upload.write(chunk)
+        await upload.commit(path)
+    finally:
+        upload.discard()
+        await source.aclose()
 
 
 def text_of(body: Mapping[str, Any], name: str, default: str | None = None) -> str:

@@ -19,10 +19,10 @@ from ..api.receivers import MultipartReceiver
 from ..api.sse import EVENT_STREAM, KEEPALIVE
 from ..errors import InterpreterError, InvalidRequestError, NotFoundError
 from ..models import JSON, Run
-from ..workspace import FileInfo, OpenFile, Upload
+from ..workspace import FileInfo
 from . import onyx_answers as answers
 from .chats import ChatSessions
-from .dialect import JSON_TYPE, DialectHandler, make_specs, seconds_of, text_of
+from .dialect import JSON_TYPE, DialectHandler, copy_file, make_specs, seconds_of, text_of
 from .form_uploads import UploadHandler
 from .keys import KeyHandler
 from .librechat.execution import save_pictures
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 PREFIX = "/onyx"
 
 _TAG = "Onyx"
-_CHUNK = 1024**2  # bytes of a copy in memory
 _DEFAULT_TTL = 900.0  # seconds
 _DEFAULT_BASH_TIMEOUT = 30.0  # seconds
 _OWN = Owner()
@@ -83,13 +82,13 @@ class OnyxHandler(KeyHandler):
         for ref in refs:
             storage, info = await self.stored(ref.file_id)
             upload = await self.services.workspaces.begin_upload(session)
-            await _copy(await storage.files.open(info.path), upload, ref.path)
+            await copy_file(await storage.files.open(info.path), upload, ref.path)
 
     async def store(self, session: "Session", path: str) -> str:
         """Keep a file of a session; its id."""
         source = await self.files_of(session).open(path)
         workspaces, folder = await self.storages.make(self.identity, _OWN)
-        await _copy(source, await workspaces.begin_upload(folder), path)
+        await copy_file(source, await workspaces.begin_upload(folder), path)
         return folder.id
 
 
@@ -303,19 +302,6 @@ class HealthHandler(OnyxHandler):
 
     async def do_get(self) -> None:
         self.reply({"status": "ok", "version": "0.4.0"})  # by which Onyx knows that there are sessions
-
-
-async def _copy(source: OpenFile, upload: Upload, path: str) -> None:
-    """Copy a file into an upload, and put it in its place."""
-    try:
-        position = 0
-        while chunk := await source.read(position, _CHUNK):
-            position += len(chunk)
-            await upload.write(chunk)
-        await upload.commit(path)
-    finally:
-        upload.discard()
-        await source.aclose()
 
 
 ROUTES: tuple[tuple[str, type[DialectHandler]], ...] = (

@@ -81,6 +81,7 @@ def search_script(asked: Mapping[str, Any]) -> str:
 def read_matches(run: Run) -> tuple[list[JSON], bool]:
     """The matches, and whether there are more. Raises InvalidRequestError."""
     _, mark, text = run.folded.stdout.partition(_MARK)
+    answer: JSON
     try:
         answer = json.loads(text) if mark else {"problem": "The search did not end; narrow it."}
     except ValueError:

@@ -61,7 +61,7 @@ class ToolHandler(DialectHandler):
     # -- sessions -------------------------------------------------------------------------------
 
     @property
-    def chat(self) -> str | None:
+    def chat_key(self) -> str | None:
         """What names the conversation: the chat's id, else the user's."""
         for name in (*CHAT_HEADERS, USER_HEADER):
             if value := self.request.headers.get(name, "").strip():
@@ -72,7 +72,7 @@ class ToolHandler(DialectHandler):
         """The session, made when there is none, and notes about it for the model."""
         if asked_id := arguments.get("session_id"):
             return self._named(asked_id), []
-        if (chat := self.chat) is not None:
+        if (chat := self.chat_key) is not None:
             found = await self.chats.session_of(self.principal, chat)
             return found.session, [_LOST] if found.lost else []
         idle_timeout = min(LOOSE_IDLE_TIMEOUT, self.settings_.cull_idle_timeout)
@@ -84,7 +84,7 @@ class ToolHandler(DialectHandler):
         """The session; NotFoundError when there is none yet."""
         if asked_id := arguments.get("session_id"):
             return self._named(asked_id)
-        chat = self.chat
+        chat = self.chat_key
         session = self.chats.find(self.principal, chat) if chat is not None else None
         if session is None:
             raise NotFoundError(f"There is no session yet; {TOOL_NAME} and write_file make one.")

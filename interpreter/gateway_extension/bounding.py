@@ -70,12 +70,7 @@ def bounded_reply(parts: Parts, bounds: Bounds) -> Parts:
 def cut_text(text: str, max_bytes: int) -> tuple[str, str, int]:
     """Head and tail of `text`, together at most `max_bytes` of UTF-8, and the number of bytes between."""
     data = text.encode("utf-8", "surrogatepass")
-    if len(data) <= max_bytes:
-        return text, "", 0
-    half = max_bytes // 2
-    head = data[:half].decode("utf-8", "ignore")
-    tail = data[len(data) - half :].decode("utf-8", "ignore")
-    return head, tail, len(data) - len(head.encode()) - len(tail.encode())
+    return _cut(data, data, len(data), max_bytes) if len(data) > max_bytes else (text, "", 0)
 
 
 class Backlog:
@@ -126,11 +121,40 @@ def _cut_stream(parts: Parts, max_bytes: int) -> Parts:
     text = content.get("text")
     if not isinstance(text, str):
         return parts
-    head, tail, dropped = cut_text(text, max_bytes)
+    place, lost = _gap(parts[2])
+    if lost:
+        # One gap can be told of, so it grows around the one that the kernel made.
+        head, tail, dropped = _cut_between(text[:place], text[place:], max_bytes)
+    else:
+        head, tail, dropped = cut_text(text, max_bytes)
     if dropped == 0:
         return parts
+    dropped += lost
     note = {DROPPED_BYTES: dropped, DROPPED_AT: len(head)}
     return [*parts[:2], _noted(parts[2], note), _dump(content | {"text": head + tail})]
+
+
+def _cut_between(before: str, after: str, max_bytes: int) -> tuple[str, str, int]:
+    """The beginning of ``before`` and the end of ``after``, and the number of bytes that were cut."""
+    first, last = before.encode("utf-8", "surrogatepass"), after.encode("utf-8", "surrogatepass")
+    size = len(first) + len(last)
+    return _cut(first, last, size, max_bytes) if size > max_bytes else (before, after, 0)
+
+
+def _cut(first: bytes, last: bytes, size: int, max_bytes: int) -> tuple[str, str, int]:
+    half = max_bytes // 2
+    head = first[:half].decode("utf-8", "ignore")
+    tail = last[max(len(last) - half, 0) :].decode("utf-8", "ignore")
+    return head, tail, size - len(head.encode()) - len(tail.encode())
+
+
+def _gap(metadata: bytes) -> tuple[int, int]:
+    """Before which character of a text the kernel cut how many bytes; none for what says nonsense."""
+    noted = _load(_short(metadata))
+    place, lost = noted.get(DROPPED_AT), noted.get(DROPPED_BYTES)
+    if type(place) is int and type(lost) is int and place >= 0 and lost > 0:
+        return place, lost
+    return 0, 0
 
 
 def _replaced(parts: Parts, msg_type: str, size: int) -> Parts:

@@ -78,10 +78,13 @@ class OutputFolder:
     def feed(self, message: Message) -> None:
         """Take one iopub message or the execute reply of this run; odd ones never raise."""
         content = message.content if isinstance(message.content, Mapping) else {}
-        if isinstance(message.metadata, Mapping):
-            self._lost_bytes += _count(message.metadata.get("interpreter_dropped_bytes")) or 0
+        lost, place = _gap(message.metadata)
         if not self._is_late and message.msg_type in ("execute_input", "execute_result"):
             self._count = _count(content.get("execution_count"), self._count)
+        if message.msg_type == "stream" and place is not None:
+            self._on_stream(content, lost, place)
+            return
+        self._lost_bytes += lost
         handler = self._handlers.get(message.msg_type)
         if handler is not None:
             handler({**content, "output_type": message.msg_type})
@@ -90,7 +93,8 @@ class OutputFolder:
     def _is_late(self) -> bool:
         return self._late is not None
 
-    def _on_stream(self, content: Mapping[str, Any]) -> None:
+    def _on_stream(self, content: Mapping[str, Any], lost: int = 0, place: int = 0) -> None:
+        """Take text of which ``lost`` bytes are missing before the character number ``place``."""
         name, text = content.get("name", "stdout"), content.get("text", "")
         if isinstance(text, list):
             text = "".join(line for line in text if isinstance(line, str))
@@ -102,8 +106,16 @@ class OutputFolder:
         if slot is None:
             slot = self._part.new_stream(name, self._limits.max_output_bytes)
             if slot is None or self._place(slot) is None:
-                self._part.leave_out(utf8_length(text), name)
+                self._part.leave_out(utf8_length(text) + lost, name)
                 return
+        if lost:
+            self._print(slot, name, text[:place])
+            if slot.stream is not None:
+                slot.stream.gap(lost)
+            text = text[place:]
+        self._print(slot, name, text)
+
+    def _print(self, slot: Slot, name: str, text: str) -> None:
         if slot.stream is not None:
             self._live.stream(slot.index, name, text, slot.stream.live_space)
             slot.stream.append(text)
@@ -324,6 +336,18 @@ def _display_id(content: Mapping[str, Any]) -> str | int | None:
     transient = content.get("transient")
     display_id = transient.get("display_id") if isinstance(transient, Mapping) else None
     return display_id if display_id and isinstance(display_id, str | int) else None
+
+
+def _gap(metadata: Any) -> tuple[int, int | None]:
+    """How many bytes were cut from a message on its way, and before which character of its text.
+
+    Source: ``gateway_extension/bounding.py``, and our kernels' IPython extension, which does the same.
+    """
+    if not isinstance(metadata, Mapping):
+        return 0, None
+    return _count(metadata.get("interpreter_dropped_bytes")) or 0, _count(
+        metadata.get("interpreter_dropped_at")
+    )
 
 
 def _count(value: Any, default: int | None = None) -> int | None:

@@ -110,6 +110,12 @@ class Clip:
             self.trim(_UNDO)
         self.tail += data
 
+    def gap(self, lost: int) -> None:
+        """``lost`` bytes are missing here, cut before they came: the head ends, and a new tail begins."""
+        self.dropped += len(self.tail) + lost
+        self.tail.clear()
+        self._head_open = False
+
     def pop(self, count: int) -> None:
         """Remove the last ``count`` characters; what was dropped before the tail cannot be removed."""
         count -= _pop(self.tail, count)
@@ -211,8 +217,7 @@ class StreamText:
         else:
             self._extend_line(data[: first - 1])
             self._line.append(b"\n")
-            self._kept.merge(self._line)
-            self._line, self._returned = None, False
+            self._end_line()
         if first < last:
             self._kept.append(_fold_lines(data[first:last]))
         self._extend_line(data[last:])
@@ -226,11 +231,19 @@ class StreamText:
         self._line.type(data[start:] if start else data)
         self._returned = data.endswith(b"\r")
 
-    def settle(self) -> int:
-        """End the open line, as no text will follow, and return the bytes that are shown."""
+    def gap(self, lost: int) -> None:
+        """``lost`` bytes of printed text are missing here; what is before them can't be taken back."""
+        self._end_line()
+        self._kept.gap(lost)
+
+    def _end_line(self) -> None:
         if self._line is not None:
             self._kept.merge(self._line)
-            self._line = None
+            self._line, self._returned = None, False
+
+    def settle(self) -> int:
+        """End the open line, as no text will follow, and return the bytes that are shown."""
+        self._end_line()
         self._kept.trim()
         self._kept = self._kept.copy()  # with no room to grow
         return self._kept.size

@@ -52,7 +52,7 @@ class NotebookFile:
         """
         temporary = self.path.with_name(f".{self.path.name}.tmp")
         try:
-            with temporary.open("wb", buffering=_BLOCK) as new:
+            with os.fdopen(_create_private(temporary), "wb", buffering=_BLOCK) as new:
                 starts = self._write_cells(new, count, changed, cell)
                 new.write(end)
                 new.flush()
@@ -120,3 +120,9 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 def _stamp_of(status: os.stat_result) -> tuple[int, int, int]:
     return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _create_private(path: Path) -> int:
+    """A descriptor of a new file that only the service's user can read, as journals are."""
+    path.unlink(missing_ok=True)  # of a service that was killed
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

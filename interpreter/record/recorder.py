@@ -4,6 +4,7 @@ Files are touched in a few threads of its own, one operation per session at a ti
 sessions never wait for it.
 """
 
+import hmac
 import logging
 import os
 from collections.abc import Callable, Container
@@ -43,6 +44,11 @@ class Recorder:
         self._disk = Disk(record_dir, self._flush_unwritten)
         self._sessions = Sessions(self._layout, self._disk, clock)
         self._lock_file: int | None = None
+
+    def unguessable(self, text: str) -> bytes:
+        """32 bytes that follow from ``text``, and that nobody can compute who has not the record's key."""
+        key = hmac.digest(self._sessions.key, b"unguessable", "sha256")  # apart from the journals' macs
+        return hmac.digest(key, text.encode("utf-8", "surrogatepass"), "sha256")
 
     @property
     def problem(self) -> str | None:

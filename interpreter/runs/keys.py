@@ -81,12 +81,12 @@ async def find_recorded(recorder: Recorder, session_id: str, key: str, digest: s
 async def find_one_off(recorder: Recorder, token_id: str, key: str, digest: str) -> tuple[str | None, str]:
     """``(run id, session id)`` of the one-off run with this key; no run id when it has not been run.
 
-    The id of a keyed one-off's session follows from the key, so the record finds it without a search,
-    also after a restart. An attempt that was refused leaves a session without runs; the next id follows.
+    The id of a keyed one-off's session follows from the key and a secret of the record, so that the
+    record finds it without a search, also after a restart, and nobody can guess it. An attempt that was refused leaves a session without runs; the next id follows.
     """
     attempt = 0
     while True:
-        session_id = _derived_id(token_id, key, attempt)
+        session_id = _readable(recorder.unguessable(f"{token_id}\0{key}\0{attempt}"))
         if await recorder.find_session(session_id) is None:
             return None, session_id
         run_id = await find_recorded(recorder, session_id, key, digest)
@@ -95,10 +95,9 @@ async def find_one_off(recorder: Recorder, token_id: str, key: str, digest: str)
         attempt += 1
 
 
-def _derived_id(token_id: str, key: str, attempt: int) -> str:
+def _readable(secret: bytes) -> str:
     """A session id of 21 letters and digits."""
-    text = f"{token_id}\0{key}\0{attempt}".encode()
-    number = int.from_bytes(hashlib.sha256(text).digest())
+    number = int.from_bytes(secret)
     letters = []
     for _ in range(21):
         number, place = divmod(number, len(_LETTERS))

@@ -13,7 +13,7 @@ from interpreter.toolcalls.calls import (
 )
 from interpreter.toolcalls.definitions import tool_definitions
 from interpreter.toolcalls.parsing import parse_tool_calls
-from interpreter.toolcalls.reading import read_call
+from interpreter.toolcalls.reading import is_tool_name, read_call
 from interpreter.toolcalls.replies import tool_messages
 from interpreter.toolcalls.text import model_text, shorten
 
@@ -27,6 +27,7 @@ __all__ = [
     "ToolCall",
     "answer_bad_call",
     "answer_run",
+    "is_tool_name",
     "model_text",
     "parse_tool_calls",
     "read_call",

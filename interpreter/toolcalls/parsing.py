@@ -4,11 +4,13 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NoReturn
 
 from interpreter.errors import InvalidRequestError
 from interpreter.toolcalls.calls import CallKind, Dialect, ToolCall
 
+MAX_CALLS = 64  # of one request; a model makes a few at once
 _MAX_DEPTH = 8  # a whole response needs five: [response] → choices → choice → message → call
 
 _ANSWER_TYPES = frozenset({"function_call_output", "custom_tool_call_output", "tool_result"})
@@ -50,7 +52,7 @@ def parse_tool_calls(value: Any) -> tuple[Dialect, tuple[ToolCall, ...]]:
     message, a Gemini response, content or part list, and the JSON text of any of these. Of several
     choices or candidates the first counts. Parts that are no calls (text, reasoning) are passed over.
 
-    Raises InvalidRequestError (``param`` is ``tool_calls``) when there is no call, when dialects are
+    Raises InvalidRequestError (``param`` is ``tool_calls``) when there is no call or too many, when dialects are
     mixed, when something is not of a known form, or when it holds a call's answer: the calls of a
     conversation that goes on would run twice.
     """
@@ -59,7 +61,9 @@ def parse_tool_calls(value: Any) -> tuple[Dialect, tuple[ToolCall, ...]]:
             value = json.loads(value)
         except (ValueError, RecursionError):
             _fail("`tool_calls` is a string that is not JSON; send the calls as the model's SDK gives them.")
-    found = list(_find(value, "tool_calls", 0))
+    found = list(islice(_find(value, "tool_calls", 0), MAX_CALLS + 1))
+    if len(found) > MAX_CALLS:
+        _fail(f"`tool_calls` holds more than {MAX_CALLS} calls; send fewer at once.")
     if not found:
         _fail("`tool_calls` holds no tool call; send the calls that the model made, one or a list.")
     dialects = sorted({f.dialect.value for f in found})

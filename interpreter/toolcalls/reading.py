@@ -62,7 +62,7 @@ def read_call(call: ToolCall) -> Invocation | BadCall:
     Code in valid arguments is passed on as it is, except that a leading byte order mark goes and
     that code which is one fenced block as a whole is unwrapped. Never raises.
     """
-    if not _is_known(call.name):
+    if not is_tool_name(call.name):
         return _bad(f"there is no tool named {_shown(call.name)}; the tool is named {TOOL_NAME}")
     if call.kind is CallKind.CUSTOM:
         if not isinstance(call.arguments, str):
@@ -82,7 +82,8 @@ def read_call(call: ToolCall) -> Invocation | BadCall:
     return _from_object(arguments, 0)
 
 
-def _is_known(name: str) -> bool:
+def is_tool_name(name: str) -> bool:
+    """Whether this names the tool, as it is or as models write it."""
     plain = _CALL_NUMBER.sub("", name.strip().lower()).replace("-", "_").replace(" ", "_")
     return plain in _NAMES or _NAMESPACE.split(plain)[-1] in _NAMES
 

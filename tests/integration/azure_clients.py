@@ -9,11 +9,14 @@ import sys
 import zipfile
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import IO, Any
 
 import pydantic
 import pytest
 from openwebui import CLIENTS
+
+OPENED: list[IO[Any]] = []
+"""The files that the clients have opened; they close none."""
 
 _LANGCHAIN = ("langchain_azure_dynamic_sessions-*.whl", "langchain_azure_dynamic_sessions/tools/sessions.py")
 _LLAMA_INDEX = (
@@ -59,4 +62,10 @@ def _load(wheel: str, module: str, folder: Path, patch: pytest.MonkeyPatch) -> A
     loaded = importlib.util.module_from_spec(spec)
     patch.setitem(sys.modules, spec.name, loaded)
     spec.loader.exec_module(loaded)
+    patch.setattr(loaded, "open", _open, raising=False)
     return loaded
+
+
+def _open(*arguments: Any) -> IO[Any]:
+    OPENED.append(open(*arguments))  # noqa: SIM115 - closed by the tests
+    return OPENED[-1]

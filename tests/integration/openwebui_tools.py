@@ -28,6 +28,8 @@ _NAMES = {
         "execute_tool_server",
         "get_tool_server_data",
         "get_tool_server_url",
+        "get_terminal_cwd",
+        "get_terminal_system_prompt",
         "clean_properties",
         "clean_openai_tool_schema",
         "OPENAPI_HTTP_METHODS",
@@ -44,6 +46,7 @@ def load_tool_client() -> Any:
     found: dict[str, Any] = {
         "Any": Any,
         "AIOHTTP_CLIENT_ALLOW_REDIRECTS": False,
+        "AIOHTTP_CLIENT_SESSION_SSL": True,
         "AIOHTTP_CLIENT_SESSION_TOOL_SERVER_SSL": True,
         "AIOHTTP_CLIENT_TIMEOUT_TOOL_SERVER": 60,
         "AIOHTTP_CLIENT_TIMEOUT_TOOL_SERVER_DATA": 10,

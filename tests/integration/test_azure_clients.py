@@ -3,19 +3,24 @@
 import io
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from azure_clients import load_langchain, load_llama_index
+from azure_clients import OPENED, load_langchain, load_llama_index
 from service_process import ServiceProcess
 
-pytestmark = pytest.mark.filterwarnings(  # the clients leave the files open that they send
-    "ignore::pytest.PytestUnraisableExceptionWarning"
-)
-
 PLOT = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()"
+
+
+@pytest.fixture(autouse=True)
+def closed_files() -> Iterator[None]:
+    """The clients open what they send and close none of it."""
+    yield
+    while OPENED:
+        OPENED.pop().close()
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from gateway_fixtures import descendants, embedded_gateway, wait_gone
 
 from interpreter.errors import SettingsError
 from interpreter.kernels.embedded import EmbeddedGateway
+from interpreter.service import Service
 from interpreter.settings import Settings
 
 ENDLESS_C_LOOP = "sum(range(10**13))"
@@ -191,3 +192,10 @@ async def main():
         await asyncio.Event().wait()
 asyncio.run(main())
 """
+
+
+async def test_a_kernel_name_that_is_not_there_stops_the_start_with_a_sentence(tmp_path: Path) -> None:
+    folders = {"state_dir": str(tmp_path / "state"), "record_dir": str(tmp_path / "notebooks")}
+    service = Service(Settings(kernel_name="nosuch", port=0, **folders))
+    with pytest.raises(SettingsError, match=r"^The gateway has no kernelspec 'nosuch'; set kernel_name to"):
+        await service.start()

@@ -75,6 +75,25 @@ def test_input_fails_at_once(run: Run) -> None:
     assert run("input('name?')")["error"]["ename"] == "StdinNotImplementedError"
 
 
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("print('x' * 10_000_000)", "x" * 10_000_000 + "\n"),
+        ("print('H' + 'x' * 3_000_000 + 'T')", "H" + "x" * 3_000_000 + "T\n"),
+        ("for n in range(3000): print(n, 'y' * 1000)", "".join(f"{n} {'y' * 1000}\n" for n in range(3000))),
+    ],
+    ids=["one print", "head and tail", "many prints"],
+)
+def test_a_huge_print_keeps_head_and_tail_and_counts_the_rest(run: Run, code: str, text: str) -> None:
+    ended = run(code)
+    dropped = ended["dropped_bytes"]
+    head, tail = ended["stdout"].split(f"\n[… {dropped:,} bytes not shown …]\n")
+    assert len(head) == 1024**2 * 3 // 4
+    assert text.startswith(head)
+    assert text.endswith(tail)
+    assert dropped == len(text) - len(head) - len(tail)
+
+
 def test_figure_is_a_png_and_in_order(run: Run) -> None:
     ended = run(
         "import matplotlib.pyplot as plt\nprint('before')\nplt.plot([1, 2])\nplt.show()\nprint('after')"

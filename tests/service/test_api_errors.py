@@ -11,8 +11,8 @@ from interpreter.api.routes import ROUTES
 from interpreter.models import new_id
 
 UNKNOWN = {
-    "session_id": new_id(),
-    "run_id": f"run_{new_id()}_1",
+    "session_id": "SessionThatIsNotThere",
+    "run_id": "run_SessionThatIsNotThere_1",
     "token_id": "tok_unknown",
     "path": "a/b.txt",
 }

@@ -126,7 +126,7 @@ async def test_limits_are_told(api: Api) -> None:
 
 
 async def test_token_is_needed(api: Api) -> None:
-    answer = await api.ask("POST", "/azure/code/execute?identifier=a", {}, token=None)
+    answer = await api.ask("GET", "/azure/files?identifier=a", token=None)
     assert answer.code == 401
     assert json.loads(answer.body)["error"]["code"] == "unauthorized"
 

@@ -130,3 +130,13 @@ async def test_a_key_in_use_is_not_forgotten_for_many_others(
     assert len(parts.runs._keys._keys) == 2
     await parts.run(session, "print a", idempotency_key="k0")  # the record knows it
     assert len(parts.gateway.codes) == 5
+
+
+async def test_nobody_can_compute_the_id_of_a_one_off_from_its_key(tmp_path: Path) -> None:
+    ids = set()
+    for folder in ("one", "other"):
+        (tmp_path / folder).mkdir()
+        async with stack(tmp_path / folder) as parts:
+            active = await parts.runs.submit_one_off(ALICE, RunRequest("print a", idempotency_key="k"))
+            ids.add((await parts.ended(active)).session_id)
+    assert len(ids) == 2, "a secret of the record goes into it"

@@ -466,3 +466,14 @@ async def test_a_run_that_takes_long_shows_in_the_notebook_on_disk_by_itself(tmp
         await eventually(lambda: b"sleep()" in path.read_bytes())
         cell = check_notebook(path.read_bytes()).cells[0]
         assert cell.metadata["interpreter"]["status"] == "running"
+
+
+async def test_journals_and_notebooks_are_for_the_services_user_only(tmp_path):
+    (tmp_path / "notebooks").mkdir(mode=0o755)
+    async with recording(tmp_path) as recorder:
+        info = session_info()
+        await recorder.begin_session(info)
+        await record_run(recorder, info, 1)
+    files = [path for path in (tmp_path / "notebooks").rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} >= {".jsonl", ".ipynb"}
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}

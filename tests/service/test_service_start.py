@@ -1,14 +1,17 @@
 """What a start refuses, and what it does not load."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from scripted_gateway import ScriptedGateway
 
 from interpreter.errors import SettingsError
+from interpreter.runtime_file import find_running, remove_runtime_file, write_runtime_file
 from interpreter.service import Service
 from interpreter.settings import Settings
 
@@ -55,3 +58,48 @@ def test_a_start_loads_nothing_slow_that_it_does_not_need() -> None:
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     slow = {"nbconvert", "mistune", "bleach", "rfc3987_syntax.syntax_helpers", "openai", "pandas"}
     assert slow.isdisjoint(loaded.stdout.split())
+
+
+@pytest.mark.parametrize("ip", ["no-such-host.invalid", "203.0.113.7", "a..b", "127.0.0.1.5"])
+async def test_an_ip_of_nowhere_is_named(ip: str, tmp_path: Path) -> None:
+    async with ScriptedGateway() as gateway:
+        with pytest.raises(SettingsError, match=r"^ip is not an address of this machine: "):
+            await Service(settings_of(gateway, tmp_path, ip=ip)).start()
+
+
+async def test_an_external_gateway_without_the_kernelspec_is_no_reason_not_to_start(tmp_path: Path) -> None:
+    async with ScriptedGateway() as gateway:
+        service = Service(settings_of(gateway, tmp_path, kernel_name="nosuch"))
+        await service.start()
+        await service.aclose()
+
+
+async def test_a_configured_token_is_written_nowhere(tmp_path: Path) -> None:
+    async with ScriptedGateway() as gateway:
+        secret = "a-configured-token"
+        service = Service(settings_of(gateway, tmp_path, token=secret))
+        await service.start()
+        path = write_runtime_file(tmp_path / "state", service.url, service.local_token)
+        running = find_running(tmp_path / "state")
+        assert running is not None
+        assert running.token == service.local_token != service.token == secret
+        async with httpx.AsyncClient(base_url=service.url, trust_env=False) as client:
+            for token, status in ((secret, 200), (running.token, 200), ("other", 401)):
+                headers = {"Authorization": f"Bearer {token}"}
+                assert (await client.get("/v1/tokens", headers=headers)).status_code == status
+        await service.aclose()
+        remove_runtime_file(path)
+    written = [file for file in tmp_path.rglob("*") if file.is_file() and secret.encode() in file.read_bytes()]
+    assert not written
+
+
+async def test_each_start_has_a_token_of_the_same_form(tmp_path: Path) -> None:
+    seen = []
+    async with ScriptedGateway() as gateway:
+        for _ in range(2):
+            service = Service(settings_of(gateway, tmp_path, token=""))
+            await service.start()
+            seen += [service.token, service.local_token]
+            await service.aclose()
+    assert all(re.fullmatch(r"jci_[\w-]{43}", token) for token in seen)
+    assert len(set(seen)) == 3, "a later start prints the one that ends with it"

@@ -14,7 +14,7 @@ import pytest
 from interpreter.errors import ConflictError, SettingsError, UnavailableError
 from interpreter.models import Role
 from interpreter.store import Store, sqlite_url
-from interpreter.tokens import TokenStore
+from interpreter.tokens import CONFIGURED_ID, LOCAL_ID, TokenStore
 
 PROGRAMS = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
 
@@ -113,3 +113,34 @@ async def test_a_database_that_is_not_there_is_a_sentence() -> None:
 def test_a_wrong_url_names_the_setting() -> None:
     with pytest.raises(SettingsError, match="store_url"):
         Store("nonsense")
+
+
+@pytest.fixture
+async def private(tmp_path: Path) -> AsyncIterator[Store]:
+    """A store without tokens of other tests."""
+    made = Store(sqlite_url(tmp_path / "private.sqlite"))
+    await made.start()
+    yield made
+    await made.aclose()
+
+
+async def test_the_tokens_of_the_settings_and_of_the_process_are_admins_that_nobody_revokes(
+    private: Store,
+) -> None:
+    tokens = TokenStore(private, clock=now, configured_secret="configured!", local_secret="local!")
+    for secret, token_id in (("configured!", CONFIGURED_ID), ("local!", LOCAL_ID)):
+        found = await tokens.find(secret)
+        assert found is not None
+        assert (found.id, found.role) == (token_id, Role.ADMIN)
+        assert await tokens.get(token_id) == found
+        with pytest.raises(ConflictError):
+            await tokens.revoke(token_id)
+    assert [info.id for info in await tokens.list()] == [CONFIGURED_ID, LOCAL_ID]
+    assert await TokenStore(private, clock=now).list() == []
+
+
+async def test_the_last_stored_admin_token_stays_although_the_process_has_one(private: Store) -> None:
+    tokens = TokenStore(private, clock=now, local_secret="local!")
+    info, _ = await tokens.create("only", Role.ADMIN, None)
+    with pytest.raises(ConflictError):
+        await tokens.revoke(info.id)

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import logging
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,17 @@ def test_log_levels_of_the_table_are_known_everywhere(
 def test_the_address_of_a_service_may_stand_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INTERPRETER_URL", "http://127.0.0.1:8889")
     assert settings() == settings()
+
+
+@pytest.mark.parametrize("level", ["debug", "Debug"])
+def test_levels_may_be_in_letters_of_any_case(
+    level: str, config_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert settings(f"--log-level={level}").log_level == "DEBUG"
+    monkeypatch.setenv("INTERPRETER_LOG_LEVEL", level)
+    assert settings().log_level == "DEBUG"
+    write_config(config_dir, f"c.InterpreterApp.log_level = {level!r}")
+    assert settings().log_level == "DEBUG"
 
 
 # What is unknown
@@ -242,6 +254,11 @@ def test_a_missing_file_of_the_config_option_is_refused(capfd: pytest.CaptureFix
         ({"keepalive_interval": 11.0}, "keepalive_interval must be at most 10 seconds."),
         ({"certfile": "cert.pem"}, "certfile and keyfile must be set together."),
         ({"gateway_auth": "basic"}, "gateway_auth must be one of: none, token, password."),
+        ({"pool_size": 101}, "pool_size must not be greater than max_sessions."),
+        *(
+            ({"token": token}, "token must be of visible ASCII characters, without spaces.")
+            for token in ("two words", "tab\there", "line\n", "smörgåsbord", "\x7f")
+        ),
         ({"log_level": "LOUD"}, "log_level must be one of: DEBUG, INFO, WARNING, ERROR."),
     ],
 )
@@ -345,3 +362,21 @@ def test_the_log_level_holds_for_all_parts(capfd: pytest.CaptureFixture[str]) ->
     err = capfd.readouterr().err
     assert "loud" in err
     assert "quiet" not in err
+
+
+def test_a_sentence_ends_once(config_dir: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_config(config_dir, "raise RuntimeError('Is it this?')")
+    assert refusal(capfd).endswith("can't be read: RuntimeError: Is it this?")
+
+
+# Logs
+
+
+def test_lines_of_the_log_have_level_and_time(capfd: pytest.CaptureFixture[str]) -> None:
+    made = app()
+    made.log.info("from the application")
+    logging.getLogger("interpreter.runs").warning("from a part")
+    lines = capfd.readouterr().err.splitlines()
+    form = r"\[(I|W) \d{4}-\d\d-\d\d \d\d:\d\d:\d\d [\w.]+\] from (the application|a part)"
+    assert len(lines) == 2
+    assert all(re.fullmatch(form, line) for line in lines)
