@@ -324,3 +324,8 @@ class SessionView:
             "sandboxed": self.sandboxed,
             "notebook_url": notebook_url(self.info.id),
         }
+
+
+def in_seconds(seconds: float) -> str:
+    """A duration for people: ``1 second``, ``0.5 seconds``."""
+    return f"{seconds:g} second{'' if seconds == 1 else 's'}"

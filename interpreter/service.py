@@ -181,9 +181,7 @@ class Service:
                 "(INTERPRETER_TOKEN), or make one with `jupyter interpreter token create`."
             )
         configured = self.token
-        tokens = TokenStore(
-            store, clock=utc_now, configured_secret=configured, local_secret=self.local_token
-        )
+        tokens = TokenStore(store, clock=utc_now, configured_secret=configured, local_secret=self.local_token)
         if not configured and not stored:
             _, self.token = await tokens.create("first start", Role.ADMIN, None)
         self.token = self.token or self.local_token

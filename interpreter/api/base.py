@@ -5,12 +5,12 @@ this order: token (401), rate (429), method (405), role (403), body (413, 415, 4
 """
 
 import asyncio
+from asyncio import Future
 from collections.abc import Awaitable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, quote, urlencode
 
-from tornado.iostream import StreamClosedError
 from tornado.web import RequestHandler, stream_request_body
 
 from ..errors import (
@@ -27,8 +27,7 @@ from ..errors import (
 from ..models import Principal, is_id, parse_run_id
 from . import accept, auth
 from .body import LINGER, MAX_DRAINED_BYTES, Body
-from .errors import error_body
-from .jsonbody import dump_json, find_surrogate, parse_json
+from .jsonbody import find_surrogate, parse_json
 from .limits import RateLimiter
 from .mediatype import check_media_type
 from .operations import Access, Operation
@@ -71,7 +70,7 @@ class BaseHandler(Responses):
         self._principal: Principal | None = None
         self._work: asyncio.Task[Any] | None = None
         self._client_gone = False
-        self._answered_early = False
+        self._lingers = False
 
     @property
     def max_body_bytes(self) -> int:
@@ -99,10 +98,10 @@ class BaseHandler(Responses):
         try:
             await self._admit()
         except UnauthorizedError as error:
-            await self._refuse_stranger(error)
+            self._refuse_stranger(error)
         except InterpreterError as error:
             self._refuse(error)
-        if not self._finished and not self._answered_early and self._announced_bytes > self.max_body_bytes:
+        if not self._finished and not self._lingers and self._announced_bytes > self.max_body_bytes:
             self._refuse(self._too_large())
 
     async def _admit(self) -> None:
@@ -190,34 +189,37 @@ class BaseHandler(Responses):
         self._refusal = error
         self._body.refuse()
         if "Expect" in self.request.headers or self._announced_bytes > MAX_DRAINED_BYTES:
+            self.set_header("Connection", "close")
             self.show_error(error)
 
-    async def _refuse_stranger(self, error: UnauthorizedError) -> None:
+    def _refuse_stranger(self, error: UnauthorizedError) -> None:
         """Answer at once, without waiting for the body, which is read on for a moment only.
 
         Closing with unread bytes resets the connection, and the client may lose the answer.
         """
-        if not self._announced_bytes and "Transfer-Encoding" not in self.request.headers:
-            self._refuse(error)
+        headers = self.request.headers
+        if "Expect" in headers or not (self._announced_bytes or "Transfer-Encoding" in headers):
+            self._refuse(error)  # no byte of a body is under way
             return
-        self._refusal, self._answered_early = error, True
+        self._refusal, self._lingers = error, True
         self._body.refuse()
-        self.set_error_headers(error)
-        self.set_status(error.status)
-        body = dump_json(error_body(error, self.request_id))
-        self.set_header("Content-Type", "application/json")
-        self.set_header("Content-Length", str(len(body)))
         self.set_header("Connection", "close")
-        self.write(body)
-        try:
-            await self.flush()
-        except StreamClosedError:
-            return
+        self.show_error(error)
         linger = 0.0 if self._announced_bytes > MAX_DRAINED_BYTES else LINGER
         asyncio.get_running_loop().call_later(linger, self._leave)
 
+    def finish(self, chunk: Any = None) -> "Future[None]":
+        """Send the answer; while the request lingers, without ending it."""
+        if not self._lingers:
+            return super().finish(chunk)
+        if chunk is not None:
+            self.write(chunk)
+        self.set_header("Content-Length", str(sum(map(len, self._write_buffer))))
+        return self.flush()
+
     def _leave(self) -> None:
         """End a request that was answered early, and its connection."""
+        self._lingers = False
         if not self._finished:
             self.finish()
             self.request.connection.close()  # type: ignore[union-attr]  # an HTTP1Connection
@@ -227,7 +229,7 @@ class BaseHandler(Responses):
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
         self._body.add(chunk)
-        if self._body.is_hopeless and self._answered_early:
+        if self._body.is_hopeless and self._lingers:
             self._leave()
         elif self._body.is_hopeless and not self._finished:
             self.show_error(self._refusal or self._too_large())
@@ -284,7 +286,7 @@ class BaseHandler(Responses):
         """Do the work, which ends when the client goes away: Tornado cancels no handler by itself."""
         if self._finished:
             return
-        if self._answered_early:
+        if self._lingers:
             self._leave()
             return
         if self._refusal is not None:

@@ -62,6 +62,12 @@ class StaticHandler(Responses, StaticFileHandler):
     def set_extra_headers(self, path: str) -> None:
         self.set_header("Cache-Control", "public, max-age=3600")
 
+    def validate_absolute_path(self, root: str, absolute_path: str) -> str | None:
+        try:
+            return super().validate_absolute_path(root, absolute_path)
+        except ValueError as error:  # a null character
+            raise HTTPError(404) from error
+
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """A path that leads out, to a folder, or that is no text names no file: all the same to a client."""
         if status_code in (400, 403):

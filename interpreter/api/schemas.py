@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 
 from ..models import JSON, RunStatus, SessionStatus
 from ..settings import NETWORKS, Settings, allowed_networks
-from ..toolcalls import Dialect
+from ..toolcalls import MAX_CALLS, Dialect
 from .paging import DEFAULT_LIMIT, MAX_LIMIT
 from .shapes import reference, request, response
 from .validation import check
@@ -83,8 +83,9 @@ def _run_requests(settings: Settings) -> dict[str, JSON]:
             {
                 "session_id": {**_MAYBE_TEXT, "description": "A session is made when absent."},
                 "tool_calls": {
-                    "type": ["array", "object"],
-                    "description": "One call or a list, as the model's API gave them.",
+                    "type": ["array", "object", "string"],
+                    "description": f"One call or a list (at most {MAX_CALLS}), as the model's API gave them, "
+                    "what holds them, or the JSON text of it.",
                 },
                 "stateless": {"type": ["boolean", "null"], "description": "Each call in a fresh kernel."},
             },

@@ -1,5 +1,6 @@
 """Tool calls: a model's calls in, messages for the model out."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
@@ -88,7 +89,8 @@ class ToolCallsHandler(RunAnswers):
             raise InvalidRequestError(
                 "`stateless` calls have no session; leave out one of the two.", param="stateless"
             )
-        dialect, calls = parse_tool_calls(body["tool_calls"])
+        # As JSON text it can hold far more than a body may: others must not wait.
+        dialect, calls = await asyncio.to_thread(parse_tool_calls, body["tool_calls"])
         _refuse_unknown_tools(calls)
         session = None
         if asked_id is not None:

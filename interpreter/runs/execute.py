@@ -8,7 +8,7 @@ from typing import Any
 
 from interpreter.errors import GatewayError, UnavailableError
 from interpreter.kernels.kernel import Execution, Kernel, KernelDeath, KernelDiedError
-from interpreter.models import RunStatus
+from interpreter.models import RunStatus, in_seconds
 from interpreter.runs.active import ActiveRun, Stop
 
 INTERRUPT_TIMEOUT = 2.0  # seconds for the gateway to take an interrupt
@@ -113,7 +113,7 @@ async def _end_processes(kernel: Kernel) -> None:
 
 
 def _timeout_stop(timeout: float) -> Stop:
-    sentence = f"The run took longer than its timeout of {timeout:g} seconds and was interrupted."
+    sentence = f"The run took longer than its timeout of {in_seconds(timeout)} and was interrupted."
     return Stop(RunStatus.TIMEOUT, sentence)
 
 

@@ -12,12 +12,13 @@ from interpreter.toolcalls.calls import (
     answer_run,
 )
 from interpreter.toolcalls.definitions import tool_definitions
-from interpreter.toolcalls.parsing import parse_tool_calls
+from interpreter.toolcalls.parsing import MAX_CALLS, parse_tool_calls
 from interpreter.toolcalls.reading import is_tool_name, read_call
 from interpreter.toolcalls.replies import tool_messages
 from interpreter.toolcalls.text import model_text, shorten
 
 __all__ = [
+    "MAX_CALLS",
     "TOOL_NAME",
     "Answer",
     "BadCall",

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from interpreter.models import FileChange, Run, RunError, RunStatus
+from interpreter.models import FileChange, Run, RunError, RunStatus, in_seconds
 from interpreter.toolcalls.displays import Displays, read_displays
 
 _MAX_FILES = 20
@@ -36,9 +36,10 @@ _STATE_LOST = (
 
 _NOT_STARTED = "The code was not run: the kernel did not start."
 _STATE_TOLD = re.compile(
-    r"\s*The kernel (?:was restarted|is a fresh one): earlier variables and imports are gone\."
+    r"(?:\s*The kernel (?:was restarted|is a fresh one)|, so the kernel is a fresh one)"
+    r": earlier variables(?: and imports)? are gone"
 )
-"""What notices say of it; `_STATE_LOST` takes its place."""
+"""What notices say of it; `_STATE_LOST` takes its place. Before it may stand what made the last kernel end."""
 _REPLAYED = "was executed again"
 _REASON = {
     RunStatus.TIMEOUT: re.compile(r"longer than its timeout"),
@@ -131,8 +132,9 @@ def _error_part(error: RunError) -> _Part:
 
 
 def _notes(run: Run, displays: Displays) -> Iterable[str]:
-    own = [_STATE_TOLD.sub("", notice) for notice in run.notices]
+    own = [notice for notice in run.notices if not _STATE_TOLD.search(notice)]
     reason = next((n for n in own if run.status in _REASON and _REASON[run.status].search(n)), None)
+    yield from (_line(sentence) for sentence in _earlier(run.notices))
     if status := reason or _status_note(run):
         yield _line(status)
     if _is_state_lost(run):
@@ -148,11 +150,20 @@ def _notes(run: Run, displays: Displays) -> Iterable[str]:
         yield f"The output was over the limits: {run.folded.dropped_bytes} bytes of it were dropped."
 
 
+def _earlier(notices: Iterable[str]) -> Iterable[str]:
+    """What happened to the session's kernel before the run."""
+    for notice in notices:
+        told = _STATE_TOLD.search(notice)
+        cause = notice[: told.start()].rstrip(".") if told else ""
+        if cause:
+            yield f"Before this run: {cause[:1].lower()}{cause[1:]}."
+
+
 def _status_note(run: Run) -> str | None:
     if _is_start_error(run):
         return _NOT_STARTED
     if run.status is RunStatus.TIMEOUT:
-        return f"The run was stopped: it took longer than its timeout of {run.timeout:g} seconds."
+        return f"The run was stopped: it took longer than its timeout of {in_seconds(run.timeout)}."
     if run.status is RunStatus.CANCELLED:
         return f"The run was cancelled before it {'ended' if run.started_at else 'started'}."
     if run.status is RunStatus.ERROR and run.folded.error is not None:

@@ -90,7 +90,7 @@ def test_run_ends_within_timeout_and_grace(run: Run, name: str) -> None:
         assert ended["kernel_restarted"] is True  # it used up the C stack before the timeout
     else:
         assert ended["status"] == "timeout"
-        assert any("1 seconds" in notice for notice in ended["notices"])
+        assert any("1 second " in notice for notice in ended["notices"])
     assert ended["duration_ms"] < 1000 + 2000 + 1500  # timeout, grace, and what a busy machine adds
     if code[0] != "%":
         assert ended["stdout"].startswith("begun")

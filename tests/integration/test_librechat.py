@@ -106,7 +106,7 @@ def test_a_script_that_takes_too_long_is_ended(api: httpx.Client) -> None:
     answer = api.post("/librechat/exec", json=body).json()
     assert answer["stdout"].startswith("before\n")
     assert "after" not in answer["stdout"]
-    assert "timeout of 1 seconds" in answer["stderr"]
+    assert "timeout of 1 second" in answer["stderr"]
     assert answer["status"] == "TO"
 
 

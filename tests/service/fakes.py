@@ -297,7 +297,7 @@ class Api:
     secrets: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    async def start(cls, tmp_path: Path, **settings: Any) -> "Api":
+    async def start(cls, tmp_path: Path, *, recorder: Any = None, **settings: Any) -> "Api":
         store = Store(f"sqlite:///{tmp_path / 'store.sqlite'}")
         await store.start()
         tokens = TokenStore(store, clock=lambda: NOW, configured_secret=ADMIN_SECRET)
@@ -311,7 +311,7 @@ class Api:
         sessions = FakeSessions(workspaces)
         runs = FakeRuns(sessions)
         services: Any = Services(
-            known, tokens, sessions, runs, FakeRecorder(sessions, runs),  # type: ignore[arg-type]
+            known, tokens, sessions, runs, recorder or FakeRecorder(sessions, runs),  # type: ignore[arg-type]
             workspaces, readiness, CollectorRegistry(), lambda: NOW,
         )  # fmt: skip
         toolbox = make_toolbox(services)

@@ -162,10 +162,42 @@ async def test_a_wrong_token_at_the_login_is_401_and_too_many_are_429(api: Api) 
     assert codes == [401] * 10 + [429]
 
 
-async def test_a_login_without_its_xsrf_field_is_403(api: Api) -> None:
+async def test_a_right_token_gets_in_after_many_wrong_ones_of_the_same_address(api: Api) -> None:
+    for n in range(11):
+        await _login(api, f"wrong-{n}")
+    assert (await _login(api, api.secrets["run"]))[0] == 302
+    assert (await api.ask("GET", f"/?token={api.secrets['run']}", token=None)).code == 302
+
+
+async def test_a_login_without_its_xsrf_field_shows_the_page_again(api: Api) -> None:
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
     response = await api.ask("POST", "/login", token=None, raw=b"token=x", headers=headers)
-    assert (response.code, error_of(response)["type"]) == (403, "forbidden")
+    assert (response.code, response.headers["Content-Type"]) == (403, "text/html; charset=utf-8")
+    assert "The page has expired" in response.body.decode()
+    assert 'name="_xsrf"' in response.body.decode()
+
+
+async def test_a_login_that_is_no_form_is_415(api: Api) -> None:
+    response = await api.ask("POST", "/login", {"token": api.secrets["run"]}, token=None)
+    assert (response.code, error_of(response)["type"]) == (415, "unsupported_media_type")
+
+
+async def test_a_logout_ends_every_copy_of_its_cookie_and_no_other_login(api: Api) -> None:
+    first, second = [(await _login(api, api.secrets["run"]))[2] for _ in range(2)]
+    page = await api.ask("GET", "/login", token=None)
+    xsrf = re.search(r'name="_xsrf" value="([^"]+)"', page.body.decode())
+    assert xsrf
+    headers = {
+        "Content-Type": "application/x-www-form-urlencoded",
+        "Cookie": _cookies(*page.headers.get_list("Set-Cookie"), *first),
+    }
+    form = urlencode({"_xsrf": xsrf[1]}).encode()
+    assert (await api.ask("POST", "/logout", token=None, raw=form, headers=headers)).code == 302
+    codes = [
+        (await api.ask("GET", "/v1/sessions", token=None, headers={"Cookie": _cookies(*cookies)})).code
+        for cookies in (first, second)
+    ]
+    assert codes == [401, 200]
 
 
 async def test_a_cookie_reads_but_changes_nothing(api: Api) -> None:

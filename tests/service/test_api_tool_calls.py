@@ -60,9 +60,36 @@ async def test_stateless_calls_in_a_session_are_refused(api: Api) -> None:
     assert error_of(await api.ask("POST", "/v1/tool_calls", body))["param"] == "stateless"
 
 
+async def test_an_unknown_tool_is_400_and_nothing_runs(api: Api) -> None:
+    other = call("x", "2")
+    other["function"]["name"] = "launch_rocket"
+    response = await api.ask("POST", "/v1/tool_calls", {"tool_calls": [call("a", "1"), other]})
+    error = error_of(response)
+    assert (response.code, error["type"], error["param"]) == (400, "invalid_request", "tool_calls")
+    assert "execute_python" in error["message"]
+    assert "launch_rocket" in error["message"]
+    assert api.runs.requests == []
+    assert api.sessions.live == {}
+
+
+async def test_a_request_holds_at_most_64_calls(api: Api) -> None:
+    response = await api.ask("POST", "/v1/tool_calls", {"tool_calls": [call("a")] * 65})
+    assert (response.code, error_of(response)["param"]) == (400, "tool_calls")
+    assert api.runs.requests == []
+    assert len((await ask(api, [call("a")] * 64))["runs"]) == 64
+
+
+async def test_a_whole_completion_as_json_text_is_read(api: Api) -> None:
+    message = {"role": "assistant", "content": None, "tool_calls": [call("a", "1")]}
+    completion = {"id": "c", "object": "chat.completion", "choices": [{"index": 0, "message": message}]}
+    answer = await ask(api, json.dumps(completion))
+    assert [(m["role"], m["tool_call_id"]) for m in answer["messages"]] == [("tool", "1")]
+    assert [run["code"] for run in answer["runs"]] == ["a"]
+
+
 async def test_a_call_that_makes_no_sense_is_answered_to_the_model(api: Api) -> None:
     broken = call("x", "1")
-    broken["function"]["name"] = "launch_rocket"
+    broken["function"]["arguments"] = "{}"
     answer = await ask(api, [broken, call("b", "2")])
     assert [m["tool_call_id"] for m in answer["messages"]] == ["1", "2"]
     assert "execute_python" in answer["messages"][0]["content"]

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from runs_kit import ALICE, BOB, Stack, stack
+from runs_kit import ADMIN, ALICE, BOB, Stack, stack
 
 from interpreter.errors import ConflictError, RecordUnavailableError
 from interpreter.models import RunRequest, RunStatus
@@ -140,3 +140,49 @@ async def test_nobody_can_compute_the_id_of_a_one_off_from_its_key(tmp_path: Pat
             active = await parts.runs.submit_one_off(ALICE, RunRequest("print a", idempotency_key="k"))
             ids.add((await parts.ended(active)).session_id)
     assert len(ids) == 2, "a secret of the record goes into it"
+
+
+async def test_an_admin_with_the_key_of_a_sessions_owner_gets_the_owners_run(parts: Stack) -> None:
+    session = await parts.session()
+    request = RunRequest("print once", idempotency_key="k")
+    mine, other = await asyncio.gather(
+        parts.runs.submit(ALICE, session, request), parts.runs.submit(ADMIN, session, request)
+    )
+    later = await parts.runs.submit(ADMIN, session, request)
+    assert mine is other is later
+    run = await parts.ended(mine)
+    assert await parts.ended(await parts.runs.submit(ADMIN, session, request)) == run
+    assert parts.gateway.codes == ["print once"]
+    assert await parts.recorder.list_run_ids(session.id) == [run.id]
+    assert (session.active_runs, session.run_count) == (0, 1)
+
+
+async def test_an_admin_with_the_key_of_a_run_under_way_follows_it(parts: Stack) -> None:
+    session = await parts.session()
+    mine = await parts.submit(session, "sleep 30", idempotency_key="k")
+    other = await parts.runs.submit(ADMIN, session, RunRequest("sleep 30", idempotency_key="k"))
+    assert other is mine
+    assert session.active_runs == 1
+    await parts.runs.cancel(ALICE, mine.run.id)
+    assert (await parts.ended(other)).status is RunStatus.CANCELLED
+    assert len(parts.gateway.codes) <= 1
+    assert session.active_runs == 0
+
+
+async def test_a_key_that_was_pushed_out_while_its_run_is_in_memory_gives_that_run(
+    monkeypatch: pytest.MonkeyPatch, parts: Stack
+) -> None:
+    monkeypatch.setattr("interpreter.runs.keys.KEPT_KEYS", 1)
+    session = await parts.session()
+    first = await parts.submit(session, "sleep 30", idempotency_key="k")
+    second = await parts.submit(session, "print b", idempotency_key="l")
+    assert [key for _, key in parts.runs._keys._keys] == ["l"]
+    assert await parts.submit(session, "sleep 30", idempotency_key="k") is first
+    assert session.active_runs == 2
+    await parts.runs.cancel(ALICE, first.run.id)
+    await parts.ended(second)
+    again = await parts.submit(session, "sleep 30", idempotency_key="k")
+    assert (await parts.ended(again)).id == first.run.id
+    assert session.active_runs == 0
+    assert parts.gateway.codes.count("print b") == 1
+    assert parts.gateway.codes.count("sleep 30") <= 1

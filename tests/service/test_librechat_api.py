@@ -199,7 +199,7 @@ async def test_signed_tokens_are_accepted(api: Api, key: Any, algorithm: str, ki
         {"key": "another HS256 secret, but a wrong one", "algorithm": "HS256"},
         {"key": None, "algorithm": "none"},
     ],
-    ids=str,
+    ids=", ".join,
 )
 async def test_signed_tokens_that_are_wrong_are_refused(api: Api, change: dict[str, Any]) -> None:
     token = signed(**change)

@@ -1,5 +1,6 @@
 """What a start refuses, and what it does not load."""
 
+import asyncio
 import re
 import subprocess
 import sys
@@ -89,7 +90,9 @@ async def test_a_configured_token_is_written_nowhere(tmp_path: Path) -> None:
                 assert (await client.get("/v1/tokens", headers=headers)).status_code == status
         await service.aclose()
         remove_runtime_file(path)
-    written = [file for file in tmp_path.rglob("*") if file.is_file() and secret.encode() in file.read_bytes()]
+    written = [
+        file for file in tmp_path.rglob("*") if file.is_file() and secret.encode() in file.read_bytes()
+    ]
     assert not written
 
 
@@ -103,3 +106,19 @@ async def test_each_start_has_a_token_of_the_same_form(tmp_path: Path) -> None:
             await service.aclose()
     assert all(re.fullmatch(r"jci_[\w-]{43}", token) for token in seen)
     assert len(set(seen)) == 3, "a later start prints the one that ends with it"
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /heal", b"GET /healthz HTTP/1.1\r\nHost: x\r\n"])
+async def test_a_client_that_does_not_finish_its_request_is_sent_away(
+    tmp_path: Path, sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interpreter.service.IDLE_TIMEOUT", 0.05)
+    async with ScriptedGateway() as gateway:
+        service = Service(settings_of(gateway, tmp_path))
+        await service.start()
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(service.url.rpartition(":")[2]))
+        writer.write(sent)
+        async with asyncio.timeout(10):
+            assert await reader.read() == b""
+        writer.close()
+        await service.aclose()

@@ -100,6 +100,16 @@ def test_every_follower_gets_everything_whatever_the_timing(
     asyncio.run(scenario())
 
 
+async def test_an_id_beyond_the_end_of_an_ended_run_still_gives_its_last_event() -> None:
+    log = EventLog()
+    log.append("run.started", {})
+    log.append(COMPLETED, {"status": "ok"})
+    assert [event.id async for event in log.follow(1)] == [2]
+    assert [event.id async for event in log.follow(2)] == []
+    for after in (3, 10**15):
+        assert [(event.id, event.kind) async for event in log.follow(after)] == [(2, COMPLETED)]
+
+
 @settings(max_examples=100, deadline=None)
 @given(all_steps=steps, read=st.integers(0, 40), rest=steps)
 def test_who_comes_back_gets_exactly_the_rest(all_steps: list[Step], read: int, rest: list[Step]) -> None:

@@ -146,3 +146,19 @@ def test_the_buffer_of_an_absent_client_is_bounded() -> None:
         "stream",
         "status",
     ]
+
+
+@pytest.mark.parametrize("place", [0, 10, 3000, 5900, 6000])
+def test_a_second_cut_grows_around_the_first(place: int) -> None:
+    """One gap can be told of, so what lies between two is cut as well, and counted."""
+    text = "a" * 3000 + "é" * 3000
+    parts = stream(text)
+    parts[2] = json.dumps({"interpreter_dropped_bytes": 70, "interpreter_dropped_at": place}).encode()
+    cut = bounded(parts, BOUNDS)
+    assert cut is not None
+    kept, at = content(cut)["text"], metadata(cut)["interpreter_dropped_at"]
+    assert at <= place
+    assert text[:place].startswith(kept[:at])
+    assert text[place:].endswith(kept[at:])
+    assert metadata(cut)["interpreter_dropped_bytes"] == 70 + len(text.encode()) - len(kept.encode())
+    assert len(kept.encode()) <= BOUNDS.max_stream_bytes

@@ -91,6 +91,8 @@ def test_header_says_the_text_again(text: str) -> None:
         ("127.0.0.1", "", "[::1]:1", "http://[::1]:1", True),
         ("127.0.0.1", "", "name.example", None, False),
         ("127.0.0.1", "name.example", "NAME.example:80", "https://name.example", True),
+        ("127.0.0.1", ",,", "name.example", None, False),
+        ("127.0.0.1", ",,", "localhost:1", None, True),
         ("127.0.0.1", "*", "anything", "null", True),
         ("0.0.0.0", "", "interpreter:8889", None, True),
         ("0.0.0.0", "", "10.0.0.1:8889", "http://10.0.0.1:8889", True),

@@ -41,7 +41,7 @@ SCHEMAS = Schemas(Settings())
         ("TokenCreate", {"name": "x"}, "role"),
         ("TokenCreate", {"name": "", "role": "run"}, "name"),
         ("TokenCreate", {"name": "x", "role": "root"}, "role"),
-        ("ToolCallsCreate", {"tool_calls": "x"}, "tool_calls"),
+        ("ToolCallsCreate", {"tool_calls": 1}, "tool_calls"),
         ("Empty", {"force": True}, "force"),
     ],
 )

@@ -1,6 +1,7 @@
 """Claims about the text of a run for a model: what it tells, what never gets in, and its bounds."""
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -295,6 +296,41 @@ def test_the_cause_of_an_end_is_told_once_and_lost_state_once() -> None:
     )
     assert shown.startswith(f"{died}\nThe kernel was restarted: variables")
     assert shown.count("died") == shown.count("restarted") == 1
+
+
+def test_the_end_of_an_earlier_kernel_is_told_as_such_and_lost_state_once() -> None:
+    died = "The kernel died: it was ended by SIGKILL."
+    shown = text(notices=(f"{died} {RESTARTED}",), kernel_restarted=True, result="2")
+    assert shown.startswith(
+        "2\n\nBefore this run: the kernel died: it was ended by SIGKILL.\nThe kernel was restarted: variables"
+    )
+    assert shown.count("died") == shown.count("restarted") == shown.count("lost") == 1
+    left = "The kernel ended because the code called exit() or quit()."
+    shown = text(
+        RunStatus.KERNEL_DIED,
+        error=RunError("KernelDied", left),
+        notices=(f"{died} {RESTARTED}", left, RESTARTED),
+        kernel_restarted=True,
+    )
+    assert [line.partition(":")[0] for line in shown.splitlines()] == [
+        "Before this run",
+        left,
+        "The kernel was restarted",
+    ]
+
+
+def test_a_restart_of_the_service_is_told_and_lost_state_once() -> None:
+    notice = "The service was restarted, so the kernel is a fresh one: earlier variables are gone."
+    shown = text(notices=(notice,), kernel_restarted=True, stdout="")
+    assert shown.splitlines()[0] == "Before this run: the service was restarted."
+    assert shown.splitlines()[1].startswith("The kernel was restarted: variables")
+    assert "gone" not in shown
+
+
+def test_one_second_is_no_plural() -> None:
+    for timeout, words in ((1.0, "1 second."), (0.5, "0.5 seconds."), (2.0, "2 seconds.")):
+        shown = model_text(replace(run(RunStatus.TIMEOUT), timeout=timeout), 4096)
+        assert f"its timeout of {words}" in shown
 
 
 def test_a_kernel_that_did_not_start_is_told_with_its_reason() -> None:

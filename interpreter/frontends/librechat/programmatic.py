@@ -8,7 +8,7 @@ from typing import ClassVar
 from ...api.operations import Access, Answer, Operation
 from ...errors import InterpreterError, InvalidRequestError
 from ...kernel_files import KernelWorkspaces
-from ...models import JSON, RunRequest, new_id
+from ...models import JSON, RunRequest, in_seconds, new_id
 from . import programs
 from .base import JSON_TYPE, TAG
 from .execution import ExecHandler
@@ -87,7 +87,7 @@ class ProgrammaticHandler(ExecHandler):
             async with asyncio.timeout(program.limit):
                 calls = await self._next_calls(program)
         except TimeoutError:
-            reason = f"The code took longer than its timeout of {program.limit:g} seconds."
+            reason = f"The code took longer than its timeout of {in_seconds(program.limit)}."
             await self.services.runs.cancel(self.principal, program.active.run.id, reason=reason)
             await self._finish(program, error="Time limit exceeded")
             return
