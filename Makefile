@@ -11,10 +11,12 @@ KERNEL_STAMP := $(KERNEL_ENV)/.installed
 NODE_TOOLS := .node-tools
 NODE_STAMP := $(NODE_TOOLS)/.installed
 LIBRECHAT_STAMP := $(NODE_TOOLS)/librechat/.installed
+# One process per processor of a small machine; each has a service and a gateway of its own.
+PARALLEL := -n 2 --dist loadfile
 PIP_OPTIONS := --disable-pip-version-check --progress-bar on
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-unit check format bench docs kernel-env node-tools system system-test clean
+.PHONY: help run test test-exhaustive test-unit check format bench docs kernel-env node-tools system system-test clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -24,7 +26,11 @@ run: $(SERVICE_STAMP) $(KERNEL_STAMP) ## Install what is missing, then start the
 
 test: system-test $(DEV_STAMP) $(CLIENTS_STAMP) $(KERNEL_STAMP) $(NODE_STAMP) $(LIBRECHAT_STAMP) ## Install what is missing, then run all tests
 	@echo "==> tests"
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+
+test-exhaustive: test ## Then the same claims once more in other modes: fork server, ordinary user
+	@echo "==> tests in other modes"
+	@$(BIN)/python -m pytest -m exhaustive $(PARALLEL) $(ARGS)
 
 test-unit: $(DEV_STAMP) ## The tests that need neither kernels nor a gateway
 	@$(BIN)/python -m pytest tests/unit tests/docs $(ARGS)

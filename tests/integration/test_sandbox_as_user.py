@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from sandbox_kit import IS_ROOT, PROJECT, USER, as_ordinary_user
 
+pytestmark = pytest.mark.exhaustive
+
 HERE = Path(__file__).parent
 LANES = (
     ("attacks", "network", "kernels"),

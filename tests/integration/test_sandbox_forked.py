@@ -9,6 +9,8 @@ from test_sandbox_life import *  # noqa: F403
 from test_sandbox_limits import *  # noqa: F403
 from test_sandbox_network import *  # noqa: F403
 
+pytestmark = pytest.mark.exhaustive
+
 
 @pytest.fixture(scope="module", autouse=True)
 def forked() -> Iterator[None]:
