@@ -14,7 +14,7 @@ from typing import TypeVar
 import sqlalchemy as sa
 from sqlalchemy.pool import StaticPool
 
-from .errors import SettingsError, UnavailableError
+from interpreter.errors import SettingsError, UnavailableError
 
 T = TypeVar("T")
 

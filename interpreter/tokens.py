@@ -17,9 +17,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from .errors import ConflictError
-from .models import JSON, Principal, Role, from_iso, new_id, to_iso
-from .store import Store, tokens_table
+from interpreter.errors import ConflictError
+from interpreter.models import JSON, Principal, Role, from_iso, new_id, to_iso
+from interpreter.store import Store, tokens_table
 
 CONFIGURED_ID = "tok_configured"
 """Id of the token that the settings hold; it is in no table and can't be revoked."""

@@ -48,7 +48,9 @@ MAX_WAITING_MESSAGES = 100
 def load_ipython_extension(shell):
     """Called by IPython once, before the first cell."""
     if not any(isinstance(finder, MatplotlibHook) for finder in sys.meta_path):
-        sys.meta_path.insert(0, MatplotlibHook(shell))
+        hook = MatplotlibHook(shell)
+        sys.meta_path.insert(0, hook)
+        hook.mend_what_is_there()
         kernel = getattr(shell, "kernel", None)
         if getattr(kernel, "iopub_thread", None) is not None:
             wait_instead_of_dropping(kernel.iopub_thread)
@@ -204,6 +206,12 @@ class MatplotlibHook(importlib.abc.MetaPathFinder):
             "matplotlib.font_manager": add_fallback_fonts,
             "matplotlib.pyplot": lambda pyplot: show_agg_inline(pyplot, shell),
         }
+
+    def mend_what_is_there(self):
+        """A kernel that was forked from one with matplotlib imports it no more."""
+        for name, patch in self._after.items():
+            if name in sys.modules:
+                patch(sys.modules[name])
 
     def find_spec(self, name, path=None, target=None):
         if name == "matplotlib":

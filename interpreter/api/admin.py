@@ -3,12 +3,12 @@
 from datetime import UTC, datetime
 from typing import ClassVar
 
-from ..errors import InvalidRequestError, NotFoundError
-from ..models import Role
-from ..tokens import TokenInfo, TokenOptions
-from .base import BaseHandler
-from .operations import Access, Answer, Operation, json_answer
-from .paging import page_of
+from interpreter.api.base import BaseHandler
+from interpreter.api.operations import Access, Answer, Operation, json_answer
+from interpreter.api.paging import page_of
+from interpreter.errors import InvalidRequestError, NotFoundError
+from interpreter.models import Role
+from interpreter.tokens import TokenInfo, TokenOptions
 
 _TAG = "Tokens"
 

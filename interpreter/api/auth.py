@@ -4,10 +4,10 @@ import re
 
 from tornado.web import RequestHandler
 
-from ..errors import UnauthorizedError
-from ..models import new_id
-from ..tokens import TokenInfo, TokenStore
-from .logouts import Logouts
+from interpreter.api.logouts import Logouts
+from interpreter.errors import UnauthorizedError
+from interpreter.models import new_id
+from interpreter.tokens import TokenInfo, TokenStore
 
 COOKIE_DAYS = 7
 _NO_TOKEN = "Send a token as `Authorization: Bearer <token>`."  # noqa: S105 - a sentence

@@ -13,7 +13,17 @@ from urllib.parse import parse_qs, quote, urlencode
 
 from tornado.web import RequestHandler, stream_request_body
 
-from ..errors import (
+from interpreter.api import accept, auth
+from interpreter.api.body import LINGER, MAX_DRAINED_BYTES, Body
+from interpreter.api.jsonbody import find_surrogate, parse_json
+from interpreter.api.limits import RateLimiter
+from interpreter.api.mediatype import check_media_type
+from interpreter.api.operations import Access, Operation
+from interpreter.api.query import read_query
+from interpreter.api.responses import CLIENT_CLOSED, Responses
+from interpreter.api.schemas import Schemas
+from interpreter.api.services import Services
+from interpreter.errors import (
     ForbiddenError,
     InterpreterError,
     InvalidRequestError,
@@ -24,17 +34,7 @@ from ..errors import (
     UnauthorizedError,
     UnavailableError,
 )
-from ..models import Principal, is_id, parse_run_id
-from . import accept, auth
-from .body import LINGER, MAX_DRAINED_BYTES, Body
-from .jsonbody import find_surrogate, parse_json
-from .limits import RateLimiter
-from .mediatype import check_media_type
-from .operations import Access, Operation
-from .query import read_query
-from .responses import CLIENT_CLOSED, Responses
-from .schemas import Schemas
-from .services import Services
+from interpreter.models import Principal, is_id, parse_run_id
 
 _UNBOUNDED = 2**62
 _THREAD_BYTES = 1024**2  # larger bodies are read in a thread, so that others do not wait

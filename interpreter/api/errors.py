@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from tornado.web import HTTPError
 
-from ..errors import (
+from interpreter.errors import (
     ForbiddenError,
     InterpreterError,
     InvalidRequestError,
@@ -16,7 +16,7 @@ from ..errors import (
     UnavailableError,
     UnsupportedMediaTypeError,
 )
-from ..models import JSON
+from interpreter.models import JSON
 
 _INTERNAL = "The service failed; its log has the details under this request id."
 

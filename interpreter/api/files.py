@@ -8,13 +8,13 @@ from urllib.parse import quote
 
 from tornado.web import HTTPError
 
-from ..errors import InterpreterError, InvalidRequestError, RangeNotSatisfiableError, TooLargeError
-from ..sessions import Session
-from ..workspace import FileInfo, Files, OpenFile
-from .base import BaseHandler
-from .operations import Access, Answer, Operation, json_answer
-from .ranges import find_range, http_date, is_unchanged
-from .receivers import MultipartReceiver, RawReceiver, Receiver
+from interpreter.api.base import BaseHandler
+from interpreter.api.operations import Access, Answer, Operation, json_answer
+from interpreter.api.ranges import find_range, http_date, is_unchanged
+from interpreter.api.receivers import MultipartReceiver, RawReceiver, Receiver
+from interpreter.errors import InterpreterError, InvalidRequestError, RangeNotSatisfiableError, TooLargeError
+from interpreter.sessions import Session
+from interpreter.workspace import FileInfo, Files, OpenFile
 
 _TAG = "Files"
 _CHUNK = 1024**2  # bytes of a download in memory

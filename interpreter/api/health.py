@@ -5,12 +5,12 @@ from typing import ClassVar
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from ..errors import InterpreterError, UnavailableError
-from ..models import JSON
-from .base import BaseHandler
-from .errors import error_body
-from .operations import Access, Answer, Operation, json_answer
-from .services import Check
+from interpreter.api.base import BaseHandler
+from interpreter.api.errors import error_body
+from interpreter.api.operations import Access, Answer, Operation, json_answer
+from interpreter.api.services import Check
+from interpreter.errors import InterpreterError, UnavailableError
+from interpreter.models import JSON
 
 _TAG = "Service"
 _CHECK_TIMEOUT = 5.0

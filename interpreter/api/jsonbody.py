@@ -4,7 +4,7 @@ import json
 import math
 from typing import Any, NoReturn
 
-from ..errors import InvalidRequestError
+from interpreter.errors import InvalidRequestError
 
 MAX_VALUES = 100_000
 MAX_DEPTH = 100

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from ..errors import UnsupportedMediaTypeError
+from interpreter.errors import UnsupportedMediaTypeError
 
 _CHARSETS = frozenset({"utf-8", "utf8", "us-ascii"})
 

@@ -9,7 +9,7 @@ from python_multipart import MultipartParser
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 
-from ..errors import InvalidRequestError, UnsupportedMediaTypeError
+from interpreter.errors import InvalidRequestError, UnsupportedMediaTypeError
 
 _EXTENDED_NAME = re.compile(rb"filename\*\s*=\s*utf-8'[^']*'([^;\s]+)", re.IGNORECASE)
 

@@ -4,17 +4,17 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..errors import ConflictError, NotFoundError, UnavailableError
-from ..models import JSON
-from .accept import weight
-from .base import BaseHandler
-from .notebook_page import render_page
-from .operations import Answer, Operation, json_answer
-from .paging import page_of
-from .query import read_time
+from interpreter.api.accept import weight
+from interpreter.api.base import BaseHandler
+from interpreter.api.notebook_page import render_page
+from interpreter.api.operations import Answer, Operation, json_answer
+from interpreter.api.paging import page_of
+from interpreter.api.query import read_time
+from interpreter.errors import ConflictError, NotFoundError, UnavailableError
+from interpreter.models import JSON
 
 if TYPE_CHECKING:
-    from ..record import SessionRecord
+    from interpreter.record import SessionRecord
 
 _TAG = "Record"
 NOTEBOOK_TYPE = "application/x-ipynb+json"

@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .. import __version__
-from ..models import JSON
-from .operations import Access, Answer, Operation
-from .schemas import Schemas
+from interpreter import __version__
+from interpreter.api.operations import Access, Answer, Operation
+from interpreter.api.schemas import Schemas
+from interpreter.models import JSON
 
 _PATH_PART = re.compile(r"{(\w+)}")
 _ERRORS = {

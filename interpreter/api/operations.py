@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from ..models import Principal
+from interpreter.models import Principal
 
 
 class Access(Enum):

@@ -6,11 +6,11 @@ from urllib.parse import quote
 
 from tornado.web import HTTPError
 
-from ..errors import RateLimitedError
-from .auth import log_out
-from .base import PageHandler, is_local
-from .errors import retry_after
-from .operations import Access, Answer, Operation, json_answer
+from interpreter.api.auth import log_out
+from interpreter.api.base import PageHandler, is_local
+from interpreter.api.errors import retry_after
+from interpreter.api.operations import Access, Answer, Operation, json_answer
+from interpreter.errors import RateLimitedError
 
 _TAG = "Pages"
 _PAGE = Answer("The page.", {"text/html": None})

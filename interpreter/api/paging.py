@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from ..errors import InvalidRequestError
-from ..models import JSON
+from interpreter.errors import InvalidRequestError
+from interpreter.models import JSON
 
 T = TypeVar("T")
 

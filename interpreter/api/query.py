@@ -4,10 +4,10 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qsl
 
-from ..errors import InvalidRequestError
-from .jsonbody import has_surrogate
-from .schemas import Schemas
-from .validation import dotted
+from interpreter.api.jsonbody import has_surrogate
+from interpreter.api.schemas import Schemas
+from interpreter.api.validation import dotted
+from interpreter.errors import InvalidRequestError
 
 
 def read_query(query: str, schema: str, schemas: Schemas) -> dict[str, Any]:

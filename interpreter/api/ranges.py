@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import format_datetime, parsedate_to_datetime
 
-from ..errors import RangeNotSatisfiableError
+from interpreter.errors import RangeNotSatisfiableError
 
 
 def http_date(at: datetime) -> str:

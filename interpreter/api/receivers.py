@@ -2,11 +2,11 @@
 
 from typing import Protocol
 
-from ..errors import InvalidRequestError
-from ..kernel_files import SessionFiles
-from ..sessions import Session
-from ..workspace import FileInfo, Upload, parse_path
-from .multipart import MultipartReader, PartBegin, PartData
+from interpreter.api.multipart import MultipartReader, PartBegin, PartData
+from interpreter.errors import InvalidRequestError
+from interpreter.kernel_files import SessionFiles
+from interpreter.sessions import Session
+from interpreter.workspace import FileInfo, Upload, parse_path
 
 MAX_FILES = 1000  # in one multipart body
 _MAX_FIELD_BYTES = 4096

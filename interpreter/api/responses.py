@@ -9,10 +9,10 @@ from typing import Any
 from tornado.iostream import StreamClosedError
 from tornado.web import HTTPError, RequestHandler
 
-from ..errors import InterpreterError
-from ..models import new_id
-from .errors import error_body, retry_after, to_error
-from .jsonbody import dump_json
+from interpreter.api.errors import error_body, retry_after, to_error
+from interpreter.api.jsonbody import dump_json
+from interpreter.errors import InterpreterError
+from interpreter.models import new_id
 
 CLIENT_CLOSED = 499
 """The status in the log of a request whose client went away before its answer (nginx's number)."""

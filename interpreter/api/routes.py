@@ -10,16 +10,16 @@ from typing import Any
 from tornado.routing import URLSpec
 from tornado.web import Application, HTTPError, RequestHandler, StaticFileHandler
 
-from . import admin, files, health, notebooks, pages, runs, sessions, tools
-from .base import BaseHandler, Toolbox, UnknownRouteHandler
-from .limits import RateLimiter
-from .logouts import Logouts
-from .metrics import RequestMetrics
-from .openapi import build_openapi
-from .responses import Responses, log_request
-from .schemas import Schemas
-from .services import Services
-from .stalls import GuardedApplication
+from interpreter.api import admin, files, health, notebooks, pages, runs, sessions, tools
+from interpreter.api.base import BaseHandler, Toolbox, UnknownRouteHandler
+from interpreter.api.limits import RateLimiter
+from interpreter.api.logouts import Logouts
+from interpreter.api.metrics import RequestMetrics
+from interpreter.api.openapi import build_openapi
+from interpreter.api.responses import Responses, log_request
+from interpreter.api.schemas import Schemas
+from interpreter.api.services import Services
+from interpreter.api.stalls import GuardedApplication
 
 FAILED_LOGINS_PER_MINUTE = 10
 

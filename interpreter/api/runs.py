@@ -5,17 +5,17 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..errors import InvalidRequestError, TooLargeError
-from ..models import Run, RunRequest
-from .base import BaseHandler
-from .jsonbody import has_surrogate
-from .operations import Access, Answer, Operation, json_answer
-from .paging import page_of
-from .sse import EVENT_STREAM, send_events, wants_events
-from .validity import while_valid
+from interpreter.api.base import BaseHandler
+from interpreter.api.jsonbody import has_surrogate
+from interpreter.api.operations import Access, Answer, Operation, json_answer
+from interpreter.api.paging import page_of
+from interpreter.api.sse import EVENT_STREAM, send_events, wants_events
+from interpreter.api.validity import while_valid
+from interpreter.errors import InvalidRequestError, TooLargeError
+from interpreter.models import Run, RunRequest
 
 if TYPE_CHECKING:
-    from ..runs import ActiveRun, RecordedRun
+    from interpreter.runs import ActiveRun, RecordedRun
 
 _TAG = "Runs"
 _RUN = json_answer("The run.", "Run")

@@ -9,12 +9,12 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from ..models import JSON, RunStatus, SessionStatus
-from ..settings import NETWORKS, Settings, allowed_networks
-from ..toolcalls import MAX_CALLS, Dialect
-from .paging import DEFAULT_LIMIT, MAX_LIMIT
-from .shapes import reference, request, response
-from .validation import check
+from interpreter.api.paging import DEFAULT_LIMIT, MAX_LIMIT
+from interpreter.api.shapes import reference, request, response
+from interpreter.api.validation import check
+from interpreter.models import JSON, RunStatus, SessionStatus
+from interpreter.settings import NETWORKS, Settings, allowed_networks
+from interpreter.toolcalls import MAX_CALLS, Dialect
 
 _MAX_IDLE = 365 * 86400
 _METADATA = {

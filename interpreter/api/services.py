@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from ..kernels.isolation import EXTERNAL, Isolation
-from ..settings import Settings
-from ..tokens import TokenStore
+from interpreter.kernels.isolation import EXTERNAL, Isolation
+from interpreter.settings import Settings
+from interpreter.tokens import TokenStore
 
 if TYPE_CHECKING:
-    from ..kernel_files import SessionFiles
-    from ..record import Recorder
-    from ..runs import RunManager
-    from ..sessions import SessionManager
+    from interpreter.kernel_files import SessionFiles
+    from interpreter.record import Recorder
+    from interpreter.runs import RunManager
+    from interpreter.sessions import SessionManager
 
 Check = Callable[[], Awaitable[tuple[bool, str]]]
 """Looks at one part of the service: whether it is ready, and a sentence about it."""

@@ -2,9 +2,9 @@
 
 from typing import ClassVar
 
-from .base import BaseHandler
-from .operations import Access, Answer, Operation, json_answer
-from .paging import page_of
+from interpreter.api.base import BaseHandler
+from interpreter.api.operations import Access, Answer, Operation, json_answer
+from interpreter.api.paging import page_of
 
 _TAG = "Sessions"
 _SESSION = json_answer("The session.", "Session")

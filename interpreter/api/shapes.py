@@ -1,6 +1,6 @@
 """The forms that JSON schemas take here. Pure."""
 
-from ..models import JSON
+from interpreter.models import JSON
 
 
 def reference(name: str) -> JSON:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tornado.web import RequestHandler
 
 if TYPE_CHECKING:
-    from ..runs import RunEvent
+    from interpreter.runs import RunEvent
 
 EVENT_STREAM = "text/event-stream"
 KEEPALIVE = b": keep-alive\n\n"

@@ -5,9 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from ..errors import InterpreterError, InvalidRequestError
-from ..models import Run, RunRequest, RunStatus
-from ..toolcalls import (
+from interpreter.api.base import BaseHandler
+from interpreter.api.operations import Access, Operation, json_answer
+from interpreter.api.runs import RunAnswers, check_code
+from interpreter.errors import InterpreterError, InvalidRequestError
+from interpreter.models import Run, RunRequest, RunStatus
+from interpreter.toolcalls import (
     TOOL_NAME,
     Answer,
     BadCall,
@@ -22,12 +25,9 @@ from ..toolcalls import (
     tool_definitions,
     tool_messages,
 )
-from .base import BaseHandler
-from .operations import Access, Operation, json_answer
-from .runs import RunAnswers, check_code
 
 if TYPE_CHECKING:
-    from ..sessions import Session
+    from interpreter.sessions import Session
 
 _TAG = "Tool calls"
 _STOPPED = frozenset({RunStatus.CANCELLED, RunStatus.INTERRUPTED})

@@ -5,7 +5,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator, ValidationError
 
-from ..errors import InvalidRequestError
+from interpreter.errors import InvalidRequestError
 
 _MAX_NAME = 100
 _TYPES = {

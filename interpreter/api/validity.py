@@ -5,8 +5,8 @@ import contextlib
 from collections.abc import Coroutine
 from typing import Any
 
-from ..errors import UnavailableError
-from ..tokens import TokenStore
+from interpreter.errors import UnavailableError
+from interpreter.tokens import TokenStore
 
 _INTERVAL = 1.0  # seconds between two looks
 

@@ -2,8 +2,18 @@
 
 from tornado.routing import URLSpec
 
-from ..api.base import Toolbox
-from . import azure, dify, jupyter, librechat, mcp, mcp_sse, onyx, open_terminal, tool_server
+from interpreter.api.base import Toolbox
+from interpreter.frontends import (
+    azure,
+    dify,
+    jupyter,
+    librechat,
+    mcp,
+    mcp_sse,
+    onyx,
+    open_terminal,
+    tool_server,
+)
 
 PATHS = (
     *jupyter.PATHS,

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tornado.routing import URLSpec
 
-from ..api.base import Toolbox
-from ..api.files import FileHandler
-from ..api.operations import Access, Answer, Operation
-from ..errors import InterpreterError, InvalidRequestError, NotFoundError
-from ..models import JSON
-from .azure_answers import describe_file, outcome_of, pictures_of, shell_answer
-from .chats import check_chat_key
-from .dialect import JSON_TYPE, DialectHandler, make_specs, seconds_of, text_of
-from .form_uploads import FormReceiver, UploadHandler, local_path
-from .librechat.execution import save_pictures
-from .librechat.languages import cell_of
+from interpreter.api.base import Toolbox
+from interpreter.api.files import FileHandler
+from interpreter.api.operations import Access, Answer, Operation
+from interpreter.errors import InterpreterError, InvalidRequestError, NotFoundError
+from interpreter.frontends.azure_answers import describe_file, outcome_of, pictures_of, shell_answer
+from interpreter.frontends.chats import check_chat_key
+from interpreter.frontends.dialect import JSON_TYPE, DialectHandler, make_specs, seconds_of, text_of
+from interpreter.frontends.form_uploads import FormReceiver, UploadHandler, local_path
+from interpreter.frontends.librechat.execution import save_pictures
+from interpreter.frontends.librechat.languages import cell_of
+from interpreter.models import JSON
 
 if TYPE_CHECKING:
-    from ..sessions import Session
+    from interpreter.sessions import Session
 
 PREFIX = "/azure"
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..models import JSON, Run, RunStatus, to_iso
-from ..toolcalls.displays import Image, images
-from ..workspace import FileInfo
-from .librechat.answers import texts_of
-from .librechat.languages import exit_status
+from interpreter.frontends.librechat.answers import texts_of
+from interpreter.frontends.librechat.languages import exit_status
+from interpreter.models import JSON, Run, RunStatus, to_iso
+from interpreter.toolcalls.displays import Image, images
+from interpreter.workspace import FileInfo
 
 _MAX_VALUE_CHARS = 100_000
 _MAX_IMAGE_BYTES = 8 * 1024**2  # base64

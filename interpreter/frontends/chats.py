@@ -6,12 +6,12 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..api.services import Services
-from ..errors import InvalidRequestError
-from ..models import Principal
+from interpreter.api.services import Services
+from interpreter.errors import InvalidRequestError
+from interpreter.models import Principal
 
 if TYPE_CHECKING:
-    from ..sessions import Session
+    from interpreter.sessions import Session
 
 METADATA_KEY = "chat"
 _KEPT_ENDINGS = 10_000

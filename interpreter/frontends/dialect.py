@@ -5,17 +5,17 @@ from typing import TYPE_CHECKING, Any
 
 from tornado.routing import URLSpec
 
-from ..api.base import Toolbox
-from ..api.errors import error_body
-from ..api.jsonbody import parse_json
-from ..api.runs import RunAnswers, check_code
-from ..errors import InterpreterError, InvalidRequestError, TooLargeError
-from ..models import JSON, Run, RunRequest
-from ..workspace import FileInfo, Files, OpenFile, Upload
-from .chats import ChatSessions
+from interpreter.api.base import Toolbox
+from interpreter.api.errors import error_body
+from interpreter.api.jsonbody import parse_json
+from interpreter.api.runs import RunAnswers, check_code
+from interpreter.errors import InterpreterError, InvalidRequestError, TooLargeError
+from interpreter.frontends.chats import ChatSessions
+from interpreter.models import JSON, Run, RunRequest
+from interpreter.workspace import FileInfo, Files, OpenFile, Upload
 
 if TYPE_CHECKING:
-    from ..sessions import Session
+    from interpreter.sessions import Session
 
 JSON_TYPE = "application/json"
 _CHUNK = 1024**2  # bytes of a file in one read

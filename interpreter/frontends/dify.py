@@ -11,14 +11,14 @@ from typing import Any, ClassVar
 
 from tornado.routing import URLSpec
 
-from ..api.base import Toolbox
-from ..api.operations import Access, Answer, Operation
-from ..errors import InterpreterError, InvalidRequestError
-from ..models import JSON, Run, RunStatus
-from .dialect import JSON_TYPE, DialectHandler, make_specs, text_of
-from .keys import KeyHandler
-from .librechat.answers import texts_of
-from .librechat.languages import find_language
+from interpreter.api.base import Toolbox
+from interpreter.api.operations import Access, Answer, Operation
+from interpreter.errors import InterpreterError, InvalidRequestError
+from interpreter.frontends.dialect import JSON_TYPE, DialectHandler, make_specs, text_of
+from interpreter.frontends.keys import KeyHandler
+from interpreter.frontends.librechat.answers import texts_of
+from interpreter.frontends.librechat.languages import find_language
+from interpreter.models import JSON, Run, RunStatus
 
 PREFIX = "/dify"
 

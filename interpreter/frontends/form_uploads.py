@@ -3,11 +3,11 @@
 from collections.abc import Awaitable
 from dataclasses import replace
 
-from ..api.multipart import PartBegin
-from ..api.receivers import MultipartReceiver
-from ..errors import InterpreterError
-from ..workspace import FileInfo
-from .dialect import DialectHandler
+from interpreter.api.multipart import PartBegin
+from interpreter.api.receivers import MultipartReceiver
+from interpreter.errors import InterpreterError
+from interpreter.frontends.dialect import DialectHandler
+from interpreter.workspace import FileInfo
 
 MOUNT = "/mnt/data"
 _FORM_OVERHEAD = 1024**2  # bytes of a form that are not content

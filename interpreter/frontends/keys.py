@@ -1,9 +1,9 @@
 """Front ends whose clients send their key as ``X-API-Key``, or in the URL (Basic), not as a Bearer token."""
 
-from ..api.operations import Operation
-from ..errors import RateLimitedError
-from .dialect import DialectHandler
-from .librechat.identity import Identifier, Identity
+from interpreter.api.operations import Operation
+from interpreter.errors import RateLimitedError
+from interpreter.frontends.dialect import DialectHandler
+from interpreter.frontends.librechat.identity import Identifier, Identity
 
 
 class KeyHandler(DialectHandler):

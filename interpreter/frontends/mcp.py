@@ -8,24 +8,24 @@ from typing import ClassVar
 
 from tornado.routing import URLSpec
 
-from ..api.base import BaseHandler, Toolbox
-from ..api.jsonbody import parse_json
-from ..api.operations import Access, Answer, Operation
-from ..api.sse import EVENT_STREAM, KEEPALIVE
-from ..errors import (
+from interpreter.api.base import BaseHandler, Toolbox
+from interpreter.api.jsonbody import parse_json
+from interpreter.api.operations import Access, Answer, Operation
+from interpreter.api.sse import EVENT_STREAM, KEEPALIVE
+from interpreter.errors import (
     ForbiddenError,
     InterpreterError,
     InvalidRequestError,
     NotFoundError,
     UnsupportedMediaTypeError,
 )
-from ..models import JSON, Principal, new_id
-from . import mcp_protocol as protocol
-from .chats import check_chat_key
-from .mcp_protocol import Message, RpcError
-from .mcp_server import Call, McpServer
-from .mcp_tools import Form
-from .origins import Origins
+from interpreter.frontends import mcp_protocol as protocol
+from interpreter.frontends.chats import check_chat_key
+from interpreter.frontends.mcp_protocol import Message, RpcError
+from interpreter.frontends.mcp_server import Call, McpServer
+from interpreter.frontends.mcp_tools import Form
+from interpreter.frontends.origins import Origins
+from interpreter.models import JSON, Principal, new_id
 
 CHAT_HEADERS = ("X-Session-Id", "X-OpenWebUI-Chat-Id")
 """Headers in which front ends name the conversation; each selects a session."""

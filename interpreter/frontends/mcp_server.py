@@ -7,12 +7,17 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .. import __version__
-from ..api.runs import check_code
-from ..api.services import Services
-from ..errors import InterpreterError, InvalidRequestError, NotFoundError
-from ..models import JSON, Principal, RunRequest, is_id
-from ..toolcalls import (
+from interpreter import __version__
+from interpreter.api.runs import check_code
+from interpreter.api.services import Services
+from interpreter.errors import InterpreterError, InvalidRequestError, NotFoundError
+from interpreter.frontends import mcp_protocol as protocol
+from interpreter.frontends import mcp_tools as tools
+from interpreter.frontends.chats import ChatSessions
+from interpreter.frontends.mcp_protocol import Message, RpcError
+from interpreter.frontends.mcp_tools import Form
+from interpreter.models import JSON, Principal, RunRequest, is_id
+from interpreter.toolcalls import (
     TOOL_NAME,
     BadCall,
     Dialect,
@@ -22,16 +27,11 @@ from ..toolcalls import (
     read_call,
     shorten,
 )
-from . import mcp_protocol as protocol
-from . import mcp_tools as tools
-from .chats import ChatSessions
-from .mcp_protocol import Message, RpcError
-from .mcp_tools import Form
 
 if TYPE_CHECKING:
-    from ..runs import ActiveRun, RecordedRun
-    from ..sessions import Session
-    from ..workspace import Files
+    from interpreter.runs import ActiveRun, RecordedRun
+    from interpreter.sessions import Session
+    from interpreter.workspace import Files
 
 SERVER_INFO: JSON = {
     "name": "jupyter-code-interpreter",

@@ -14,18 +14,18 @@ from typing import Any, ClassVar
 
 from tornado.routing import URLSpec
 
-from .. import __version__
-from ..api.base import Toolbox
-from ..api.operations import Access, Answer, Operation
-from ..api.sse import EVENT_STREAM, KEEPALIVE
-from ..errors import NotFoundError
-from ..models import JSON, Principal, Role, new_id
-from .chats import check_chat_key
-from .mcp import GuardedHandler, begin_stream, encode
-from .mcp_protocol import Message, RpcError
-from .mcp_server import Call, McpServer
-from .mcp_tools import Form
-from .origins import Origins, is_loopback
+from interpreter import __version__
+from interpreter.api.base import Toolbox
+from interpreter.api.operations import Access, Answer, Operation
+from interpreter.api.sse import EVENT_STREAM, KEEPALIVE
+from interpreter.errors import NotFoundError
+from interpreter.frontends.chats import check_chat_key
+from interpreter.frontends.mcp import GuardedHandler, begin_stream, encode
+from interpreter.frontends.mcp_protocol import Message, RpcError
+from interpreter.frontends.mcp_server import Call, McpServer
+from interpreter.frontends.mcp_tools import Form
+from interpreter.frontends.origins import Origins, is_loopback
+from interpreter.models import JSON, Principal, Role, new_id
 
 CHAT_HEADER = "X-Chat-Id"
 """Keeps the session for all streams that have the same; vLLM's own X-Session-Id is new for each."""

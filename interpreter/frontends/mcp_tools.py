@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from enum import StrEnum
 from urllib.parse import quote, unquote
 
-from ..models import JSON, FileChange, Run
-from ..toolcalls import Answer, Dialect, shorten, tool_definitions, tool_messages
-from ..workspace import FileInfo
+from interpreter.models import JSON, FileChange, Run
+from interpreter.toolcalls import Answer, Dialect, shorten, tool_definitions, tool_messages
+from interpreter.workspace import FileInfo
 
 LIST_FILES = "list_files"
 RESTART_SESSION = "restart_session"

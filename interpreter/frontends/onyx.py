@@ -12,27 +12,34 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from tornado.routing import URLSpec
 
-from ..api.base import Toolbox
-from ..api.files import FileHandler
-from ..api.operations import Access, Answer, Operation
-from ..api.receivers import MultipartReceiver
-from ..api.sse import EVENT_STREAM, KEEPALIVE
-from ..errors import InterpreterError, InvalidRequestError, NotFoundError
-from ..models import JSON, Run
-from ..workspace import FileInfo
-from . import onyx_answers as answers
-from .chats import ChatSessions
-from .dialect import JSON_TYPE, DialectHandler, copy_file, make_specs, seconds_of, text_of
-from .form_uploads import UploadHandler
-from .keys import KeyHandler
-from .librechat.execution import save_pictures
-from .librechat.languages import cell_of
-from .librechat.storage import Owner, Storage, Storages
-from .onyx_answers import FileRef
+from interpreter.api.base import Toolbox
+from interpreter.api.files import FileHandler
+from interpreter.api.operations import Access, Answer, Operation
+from interpreter.api.receivers import MultipartReceiver
+from interpreter.api.sse import EVENT_STREAM, KEEPALIVE
+from interpreter.errors import InterpreterError, InvalidRequestError, NotFoundError
+from interpreter.frontends import onyx_answers as answers
+from interpreter.frontends.chats import ChatSessions
+from interpreter.frontends.dialect import (
+    JSON_TYPE,
+    DialectHandler,
+    copy_file,
+    make_specs,
+    seconds_of,
+    text_of,
+)
+from interpreter.frontends.form_uploads import UploadHandler
+from interpreter.frontends.keys import KeyHandler
+from interpreter.frontends.librechat.execution import save_pictures
+from interpreter.frontends.librechat.languages import cell_of
+from interpreter.frontends.librechat.storage import Owner, Storage, Storages
+from interpreter.frontends.onyx_answers import FileRef
+from interpreter.models import JSON, Run
+from interpreter.workspace import FileInfo
 
 if TYPE_CHECKING:
-    from ..runs import ActiveRun, RecordedRun
-    from ..sessions import Session
+    from interpreter.runs import ActiveRun, RecordedRun
+    from interpreter.sessions import Session
 
 PREFIX = "/onyx"
 

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..errors import InvalidRequestError
-from ..events import RunEvent
-from ..models import JSON, Run, RunStatus
-from ..outputs.text import strip_ansi
-from .dialect import seconds_of, text_of
-from .librechat.answers import texts_of
-from .librechat.languages import exit_status
+from interpreter.errors import InvalidRequestError
+from interpreter.events import RunEvent
+from interpreter.frontends.dialect import seconds_of, text_of
+from interpreter.frontends.librechat.answers import texts_of
+from interpreter.frontends.librechat.languages import exit_status
+from interpreter.models import JSON, Run, RunStatus
+from interpreter.outputs.text import strip_ansi
 
 MAX_FILES = 100
 DEFAULT_TIMEOUT = 2.0  # seconds, of Onyx's own service

@@ -9,15 +9,15 @@ from typing import ClassVar
 
 from tornado.routing import URLSpec
 
-from ..api.base import Toolbox
-from ..api.operations import Access
-from . import open_terminal_commands as commands
-from . import open_terminal_files as files
-from . import open_terminal_notebooks as notebooks
-from .dialect import DialectHandler, make_specs
-from .open_terminal_base import TerminalHandler, Terminals, operation
-from .open_terminal_document import PREFIX, PROMPT, build_document
-from .tool_server import ExecuteHandler
+from interpreter.api.base import Toolbox
+from interpreter.api.operations import Access
+from interpreter.frontends import open_terminal_commands as commands
+from interpreter.frontends import open_terminal_files as files
+from interpreter.frontends import open_terminal_notebooks as notebooks
+from interpreter.frontends.dialect import DialectHandler, make_specs
+from interpreter.frontends.open_terminal_base import TerminalHandler, Terminals, operation
+from interpreter.frontends.open_terminal_document import PREFIX, PROMPT, build_document
+from interpreter.frontends.tool_server import ExecuteHandler
 
 
 class DocumentHandler(TerminalHandler):

@@ -4,17 +4,17 @@ import posixpath
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from ..api.base import Toolbox
-from ..api.operations import Access, Answer, Operation
-from ..errors import InterpreterError, InvalidRequestError, NotFoundError
-from ..models import JSON
-from ..workspace import FileInfo
-from .chats import ChatSessions, check_chat_key
-from .dialect import JSON_TYPE, DialectHandler
-from .open_terminal_document import HOME
+from interpreter.api.base import Toolbox
+from interpreter.api.operations import Access, Answer, Operation
+from interpreter.errors import InterpreterError, InvalidRequestError, NotFoundError
+from interpreter.frontends.chats import ChatSessions, check_chat_key
+from interpreter.frontends.dialect import JSON_TYPE, DialectHandler
+from interpreter.frontends.open_terminal_document import HOME
+from interpreter.models import JSON
+from interpreter.workspace import FileInfo
 
 if TYPE_CHECKING:
-    from ..sessions import Session
+    from interpreter.sessions import Session
 
 FOLDER_MARK = ".keep"
 """An empty file that holds a folder open: files have folders, but folders alone are nothing."""

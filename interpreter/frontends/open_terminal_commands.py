@@ -5,13 +5,13 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ..errors import InvalidRequestError, NotFoundError
-from ..events import COMPLETED
-from ..models import JSON, Run, RunRequest, RunStatus, parse_run_id
-from ..outputs.text import strip_ansi
-from .dialect import text_of
-from .librechat.languages import cell_of, exit_status
-from .open_terminal_base import TerminalHandler, operation
+from interpreter.errors import InvalidRequestError, NotFoundError
+from interpreter.events import COMPLETED
+from interpreter.frontends.dialect import text_of
+from interpreter.frontends.librechat.languages import cell_of, exit_status
+from interpreter.frontends.open_terminal_base import TerminalHandler, operation
+from interpreter.models import JSON, Run, RunRequest, RunStatus, parse_run_id
+from interpreter.outputs.text import strip_ansi
 
 _DEFAULT_WAIT = 30.0  # seconds
 _MAX_WAIT = 300.0  # seconds

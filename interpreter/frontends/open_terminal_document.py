@@ -6,9 +6,9 @@ Ids, paths and parameters are those of Open Terminal (0.11), because Open WebUI 
 from collections.abc import Mapping
 from typing import Any
 
-from .. import __version__
-from ..models import JSON
-from .tool_server_document import EXECUTE_PYTHON
+from interpreter import __version__
+from interpreter.frontends.tool_server_document import EXECUTE_PYTHON
+from interpreter.models import JSON
 
 PREFIX = "/open-terminal"
 HOME = "/mnt/data"

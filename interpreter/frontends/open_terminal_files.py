@@ -3,19 +3,19 @@
 import json
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..api.files import FileHandler
-from ..api.receivers import MultipartReceiver
-from ..errors import ConflictError, InvalidRequestError, UnsupportedMediaTypeError
-from ..models import JSON
-from ..workspace import FileInfo
-from .dialect import copy_file, text_of
-from .form_uploads import UploadHandler
-from .librechat.languages import cell_of
-from .open_terminal_base import FOLDER_MARK, TerminalHandler, operation
-from .open_terminal_search import read_matches, search_script
+from interpreter.api.files import FileHandler
+from interpreter.api.receivers import MultipartReceiver
+from interpreter.errors import ConflictError, InvalidRequestError, UnsupportedMediaTypeError
+from interpreter.frontends.dialect import copy_file, text_of
+from interpreter.frontends.form_uploads import UploadHandler
+from interpreter.frontends.librechat.languages import cell_of
+from interpreter.frontends.open_terminal_base import FOLDER_MARK, TerminalHandler, operation
+from interpreter.frontends.open_terminal_search import read_matches, search_script
+from interpreter.models import JSON
+from interpreter.workspace import FileInfo
 
 if TYPE_CHECKING:
-    from ..sessions import Session
+    from interpreter.sessions import Session
 
 _SEARCH_TIMEOUT = 30.0  # seconds
 _FORM_PARAMETER = "directory"

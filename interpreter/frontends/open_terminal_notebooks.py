@@ -3,14 +3,14 @@
 import json
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..errors import ConflictError, InvalidRequestError, NotFoundError
-from ..models import RunStatus, new_id
-from .dialect import text_of
-from .open_terminal_base import Notebook, TerminalHandler, operation
-from .open_terminal_files import parse_notebook
+from interpreter.errors import ConflictError, InvalidRequestError, NotFoundError
+from interpreter.frontends.dialect import text_of
+from interpreter.frontends.open_terminal_base import Notebook, TerminalHandler, operation
+from interpreter.frontends.open_terminal_files import parse_notebook
+from interpreter.models import RunStatus, new_id
 
 if TYPE_CHECKING:
-    from ..sessions import Session
+    from interpreter.sessions import Session
 
 MAX_NOTEBOOK_BYTES = 32 * 1024**2
 

@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import InvalidRequestError
-from ..models import JSON, Run
+from interpreter.errors import InvalidRequestError
+from interpreter.models import JSON, Run
 
 _MARK = "<<open-terminal>>"
 _PROGRAM = """\

@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tornado.routing import URLSpec
 
-from ..api.base import Toolbox
-from ..api.operations import Access, Answer, Operation
-from ..errors import InvalidRequestError, NotFoundError
-from ..models import JSON, FileChange, Run, is_id
-from ..toolcalls import TOOL_NAME, BadCall, Dialect, ToolCall, model_text, read_call, shorten
-from ..toolcalls.displays import images
-from ..workspace import FileInfo
-from . import tool_server_document as tools
-from .chats import check_chat_key
-from .dialect import JSON_TYPE, DialectHandler, make_specs
-from .librechat.execution import save_pictures
-from .tool_server_document import PREFIX, Tool
+from interpreter.api.base import Toolbox
+from interpreter.api.operations import Access, Answer, Operation
+from interpreter.errors import InvalidRequestError, NotFoundError
+from interpreter.frontends import tool_server_document as tools
+from interpreter.frontends.chats import check_chat_key
+from interpreter.frontends.dialect import JSON_TYPE, DialectHandler, make_specs
+from interpreter.frontends.librechat.execution import save_pictures
+from interpreter.frontends.tool_server_document import PREFIX, Tool
+from interpreter.models import JSON, FileChange, Run, is_id
+from interpreter.toolcalls import TOOL_NAME, BadCall, Dialect, ToolCall, model_text, read_call, shorten
+from interpreter.toolcalls.displays import images
+from interpreter.workspace import FileInfo
 
 if TYPE_CHECKING:
-    from ..sessions import Session
+    from interpreter.sessions import Session
 
 CHAT_HEADERS = ("X-Session-Id", "X-OpenWebUI-Chat-Id")
 USER_HEADER = "X-OpenWebUI-User-Id"

@@ -6,10 +6,10 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from .. import __version__
-from ..api.validation import check
-from ..models import JSON
-from ..toolcalls import TOOL_NAME, Dialect, tool_definitions
+from interpreter import __version__
+from interpreter.api.validation import check
+from interpreter.models import JSON
+from interpreter.toolcalls import TOOL_NAME, Dialect, tool_definitions
 
 PREFIX = "/openapi-tools"
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from jupyter_client.session import DELIM
 
-from .bounding import Backlog, Parts
+from interpreter.gateway_extension.bounding import Backlog, Parts
 
 
 class ReplayBuffer(list[tuple[str, Parts]]):

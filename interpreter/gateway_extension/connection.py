@@ -15,7 +15,7 @@ from tornado import web
 from tornado.websocket import WebSocketClosedError
 from traitlets import Bool
 
-from .bounding import Backlog, Bounds, bounded_reply
+from interpreter.gateway_extension.bounding import Backlog, Bounds, bounded_reply
 
 KERNEL_ENDED = 4404
 """Close code of a websocket whose kernel was deleted, culled or died."""

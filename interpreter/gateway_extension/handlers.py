@@ -25,7 +25,7 @@ from tornado import web
 from tornado.iostream import StreamClosedError
 from tornado.websocket import WebSocketClosedError
 
-from .manager import AllKernelsManager
+from interpreter.gateway_extension.manager import AllKernelsManager
 
 _AUTHORIZATION = re.compile(r"(?:token|bearer)\s+(\S+)\s*", re.IGNORECASE)
 _FIELDS = frozenset({"name", "path", "env"})

@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
         _end_descendants()
         runtime_dir = os.environ.get("JUPYTER_RUNTIME_DIR", "")
         if runtime_dir and os.getppid() != parent_pid:  # the service is gone and won't remove it
-            from .sandbox.removal import remove_tree  # noqa: PLC0415  (costs each start nothing)
+            from interpreter.gateway_extension.sandbox.removal import remove_tree  # noqa: PLC0415  (costs each start nothing)
 
             with contextlib.suppress(OSError):
                 remove_tree(Path(runtime_dir))

@@ -21,12 +21,12 @@ from kernel_gateway.services.kernels.manager import SeedingMappingKernelManager
 from tornado import web
 from traitlets import Unicode, default
 
-from .activity import activity
-from .bounding import Backlog, Bounds, Parts
-from .buffering import ReplayBuffer
-from .connection import connections_of
-from .environment import kernel_environment
-from .leftovers import kill_leftovers
+from interpreter.gateway_extension.activity import activity
+from interpreter.gateway_extension.bounding import Backlog, Bounds, Parts
+from interpreter.gateway_extension.buffering import ReplayBuffer
+from interpreter.gateway_extension.connection import connections_of
+from interpreter.gateway_extension.environment import kernel_environment
+from interpreter.gateway_extension.leftovers import kill_leftovers
 
 RECONNECT_INTERVAL_MS = 10
 """ZeroMQ waits 100 ms by default before it tries again to reach a kernel that is just starting."""

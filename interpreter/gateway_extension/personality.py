@@ -5,7 +5,7 @@ from typing import Any
 from jupyter_server.utils import url_path_join
 from kernel_gateway.jupyter_websocket import JupyterWebsocketPersonality
 
-from .handlers import ROUTES
+from interpreter.gateway_extension.handlers import ROUTES
 
 
 class InterpreterPersonality(JupyterWebsocketPersonality):  # type: ignore[misc]

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from tornado.httpclient import AsyncHTTPClient, HTTPError, HTTPRequest
 
-from ..errors import SettingsError, UnavailableError
-from ..gateway_extension.sandbox.removal import remove_tree
-from ..settings import Settings
-from .isolation import PROVISIONER, provisioner_options
+from interpreter.errors import SettingsError, UnavailableError
+from interpreter.gateway_extension.sandbox.removal import remove_tree
+from interpreter.kernels.isolation import PROVISIONER, provisioner_options
+from interpreter.settings import Settings
 
 log = logging.getLogger(__name__)
 

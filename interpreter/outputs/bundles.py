@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..models import JSON
-from .streams import cut_text
-from .text import clean_text, sized_json, utf8_length
+from interpreter.models import JSON
+from interpreter.outputs.streams import cut_text
+from interpreter.outputs.text import clean_text, sized_json, utf8_length
 
 # nbformat.v4.5.schema.json, definitions/misc/mimebundle: the types whose value may be any JSON.
 _JSON_MIME = re.compile(r"^application/(.*\+)?json$")

@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..models import JSON, RunError
-from .streams import cut_text, marker
-from .text import clean_json, strip_ansi, utf8_length
+from interpreter.models import JSON, RunError
+from interpreter.outputs.streams import cut_text, marker
+from interpreter.outputs.text import clean_json, strip_ansi, utf8_length
 
 _MAX_ENAME_BYTES = 1024
 NO_NAME = "Error"

@@ -11,15 +11,15 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..messages import Message
-from ..models import JSON, Folded, RunError
-from .bundles import PLAIN, Bundle, OutputLimits, read_bundle, refuse
-from .displays import Displays
-from .failure import choose_error, read_error, run_error
-from .live import Live
-from .notices import notices
-from .part import Part, Slot, Tally
-from .text import clean_text, strip_ansi, utf8_length
+from interpreter.messages import Message
+from interpreter.models import JSON, Folded, RunError
+from interpreter.outputs.bundles import PLAIN, Bundle, OutputLimits, read_bundle, refuse
+from interpreter.outputs.displays import Displays
+from interpreter.outputs.failure import choose_error, read_error, run_error
+from interpreter.outputs.live import Live
+from interpreter.outputs.notices import notices
+from interpreter.outputs.part import Part, Slot, Tally
+from interpreter.outputs.text import clean_text, strip_ansi, utf8_length
 
 _MAX_PAGERS = 16
 _MIN_ERROR_BYTES = 16 * 1024  # kept of an error when displays have used up their room

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ..models import JSON
-from .bundles import OutputLimits
-from .text import clean_text, utf8_length
+from interpreter.models import JSON
+from interpreter.outputs.bundles import OutputLimits
+from interpreter.outputs.text import clean_text, utf8_length
 
 _MAX_EVENTS = 10_000
 """After so many of them, stream events are gathered into larger ones, and all others end."""

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from .bundles import OutputLimits
-from .part import Tally
+from interpreter.outputs.bundles import OutputLimits
+from interpreter.outputs.part import Tally
 
 
 def notices(

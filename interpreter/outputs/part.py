@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from ..models import JSON
-from .streams import StreamText
+from interpreter.models import JSON
+from interpreter.outputs.streams import StreamText
 
 _MAX_STREAMS = 4  # names; kernels know two
 _MIN_STREAM_BYTES = 4096  # so that the last lines of a name are seen, however much was printed before

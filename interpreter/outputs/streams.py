@@ -7,7 +7,7 @@ removes the character before it, or nothing at the start of the line.
 
 import re
 
-from .text import utf8_pieces
+from interpreter.outputs.text import utf8_pieces
 
 # Bytes that a tail may overrun before it is trimmed, which makes trimming O(1) amortised. As a piece of
 # text is never longer, a line within a piece folds alike whether it comes whole or in parts.

@@ -4,9 +4,9 @@ Per session one append-only journal, hash-chained under a key (the truth), and o
 from it. `Recorder` is the only writer; `RecordReader` needs no service.
 """
 
-from .index import KernelNote, SessionRecord
-from .reader import RecordReader
-from .recorder import Recorder
-from .verify import Verification
+from interpreter.record.index import KernelNote, SessionRecord
+from interpreter.record.reader import RecordReader
+from interpreter.record.recorder import Recorder
+from interpreter.record.verify import Verification
 
 __all__ = ["KernelNote", "RecordReader", "Recorder", "SessionRecord", "Verification"]

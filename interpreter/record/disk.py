@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from .layout import write_at
+from interpreter.record.layout import write_at
 
 _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from ..models import JSON, from_iso, to_iso
+from interpreter.models import JSON, from_iso, to_iso
 
 FORMAT = 1
 """Version of the journal's format, in each `SESSION_STARTED` entry."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from ..models import JSON, RunStatus, SessionInfo, from_iso, notebook_url, to_iso
-from .entries import (
+from interpreter.models import JSON, RunStatus, SessionInfo, from_iso, notebook_url, to_iso
+from interpreter.record.entries import (
     KERNEL_NOTED,
     RUN_ACCEPTED,
     RUN_AMENDED,

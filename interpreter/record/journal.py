@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from ..models import JSON
-from .entries import (
+from interpreter.models import JSON
+from interpreter.record.entries import (
     FORMAT,
     JOURNAL_MENDED,
     MAC_BYTES,
@@ -26,7 +26,7 @@ from .entries import (
     key_id,
     proves,
 )
-from .layout import Layout, create_file, sync_folder, write_at
+from interpreter.record.layout import Layout, create_file, sync_folder, write_at
 
 _log = logging.getLogger(__name__)
 _HEAD = re.compile(rb"([0-9]{12}) ([0-9]{16}) ([0-9a-f]{64}) (open |ended)\n")

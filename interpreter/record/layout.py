@@ -19,9 +19,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import SettingsError
-from ..models import SessionInfo, is_id
-from .entries import MAC_BYTES
+from interpreter.errors import SettingsError
+from interpreter.models import SessionInfo, is_id
+from interpreter.record.entries import MAC_BYTES
 
 RETENTION_ID = "retention"
 _DAYS = "[0-9][0-9][0-9][0-9]/[0-9][0-9]/[0-9][0-9]"

@@ -13,8 +13,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from ..models import JSON, Run, SessionInfo
-from .entries import (
+from interpreter.models import JSON, Run, SessionInfo
+from interpreter.record.entries import (
     KERNEL_NOTED,
     RUN_ACCEPTED,
     RUN_AMENDED,
@@ -24,14 +24,21 @@ from .entries import (
     BadEntryError,
     Entry,
 )
-from .index import SessionIndex, SessionRecord, start_index
-from .journal import DamagedError, Journal
-from .layout import Layout
-from .notebook import render_cell
-from .notebookfile import NotebookFile
-from .outcomes import RecordedRun, aborted_data, accepted_data, amended_data, ended_data, rebuild
-from .stored import StoredSession, end_of, read_run, render
-from .verify import edited_path, find_difference, shown_entries
+from interpreter.record.index import SessionIndex, SessionRecord, start_index
+from interpreter.record.journal import DamagedError, Journal
+from interpreter.record.layout import Layout
+from interpreter.record.notebook import render_cell
+from interpreter.record.notebookfile import NotebookFile
+from interpreter.record.outcomes import (
+    RecordedRun,
+    aborted_data,
+    accepted_data,
+    amended_data,
+    ended_data,
+    rebuild,
+)
+from interpreter.record.stored import StoredSession, end_of, read_run, render
+from interpreter.record.verify import edited_path, find_difference, shown_entries
 
 _log = logging.getLogger(__name__)
 

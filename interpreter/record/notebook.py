@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..models import JSON, SessionInfo, to_iso
-from .outcomes import RecordedRun
+from interpreter.models import JSON, SessionInfo, to_iso
+from interpreter.record.outcomes import RecordedRun
 
 FORMAT = 1
 """Version of the rendering, in the notebook's ``metadata.interpreter.format``."""

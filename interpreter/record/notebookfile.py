@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import BinaryIO
 
-from .notebook import SEPARATOR, START
+from interpreter.record.notebook import SEPARATOR, START
 
 _BLOCK = 1 << 20
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from ..models import (
+from interpreter.models import (
     JSON,
     FileChange,
     Folded,

@@ -7,14 +7,14 @@ import json
 from collections.abc import Container, Iterable
 from pathlib import Path
 
-from ..models import Run, is_id, parse_run_id
-from .entries import RUN_ACCEPTED, RUN_AMENDED, RUN_ENDED, BadEntryError, decode
-from .index import SessionRecord
-from .journal import read_head, read_lines
-from .layout import RETENTION_ID, Layout
-from .retention import export_sessions, removed_sessions
-from .stored import StoredSession, ended_quickly
-from .verify import Verification, verify_chain, verify_session
+from interpreter.models import Run, is_id, parse_run_id
+from interpreter.record.entries import RUN_ACCEPTED, RUN_AMENDED, RUN_ENDED, BadEntryError, decode
+from interpreter.record.index import SessionRecord
+from interpreter.record.journal import read_head, read_lines
+from interpreter.record.layout import RETENTION_ID, Layout
+from interpreter.record.retention import export_sessions, removed_sessions
+from interpreter.record.stored import StoredSession, ended_quickly
+from interpreter.record.verify import Verification, verify_chain, verify_session
 
 
 class RecordReader:

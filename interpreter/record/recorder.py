@@ -12,20 +12,20 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-from ..errors import RecordUnavailableError, SettingsError
-from ..models import Run, SessionInfo, parse_run_id, run_id_of
-from .disk import Disk
-from .index import SessionRecord
-from .journal import DamagedError
-from .layout import Layout
-from .live import LiveSession
-from .outcomes import RecordedRun
-from .reader import newest_first, search_sessions, verify_missing
-from .recovery import recover
-from .retention import export_sessions, prune_sessions
-from .sessions import OpenSession, Sessions
-from .stored import StoredSession
-from .verify import Verification, verify_session
+from interpreter.errors import RecordUnavailableError, SettingsError
+from interpreter.models import Run, SessionInfo, parse_run_id, run_id_of
+from interpreter.record.disk import Disk
+from interpreter.record.index import SessionRecord
+from interpreter.record.journal import DamagedError
+from interpreter.record.layout import Layout
+from interpreter.record.live import LiveSession
+from interpreter.record.outcomes import RecordedRun
+from interpreter.record.reader import newest_first, search_sessions, verify_missing
+from interpreter.record.recovery import recover
+from interpreter.record.retention import export_sessions, prune_sessions
+from interpreter.record.sessions import OpenSession, Sessions
+from interpreter.record.stored import StoredSession
+from interpreter.record.verify import Verification, verify_session
 
 _log = logging.getLogger(__name__)
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
-from .entries import BadEntryError
-from .index import SessionRecord
-from .journal import DamagedError, NeverBegunError, read_head
-from .layout import Layout
-from .live import LiveSession
-from .stored import StoredSession, ended_quickly
+from interpreter.record.entries import BadEntryError
+from interpreter.record.index import SessionRecord
+from interpreter.record.journal import DamagedError, NeverBegunError, read_head
+from interpreter.record.layout import Layout
+from interpreter.record.live import LiveSession
+from interpreter.record.stored import StoredSession, ended_quickly
 
 _log = logging.getLogger(__name__)
 

@@ -11,13 +11,13 @@ from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 
-from ..models import JSON, to_iso
-from .entries import SESSION_REMOVED, BadEntryError, decode
-from .index import SessionRecord
-from .journal import Journal, read_head, read_lines
-from .layout import RETENTION_ID, Layout
-from .stored import StoredSession
-from .verify import edited_path
+from interpreter.models import JSON, to_iso
+from interpreter.record.entries import SESSION_REMOVED, BadEntryError, decode
+from interpreter.record.index import SessionRecord
+from interpreter.record.journal import Journal, read_head, read_lines
+from interpreter.record.layout import RETENTION_ID, Layout
+from interpreter.record.stored import StoredSession
+from interpreter.record.verify import edited_path
 
 _log = logging.getLogger(__name__)
 _STARTED = "retention_started"

@@ -8,15 +8,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from ..models import Run
-from .disk import Disk
-from .entries import BadEntryError
-from .index import SessionRecord
-from .journal import DamagedError, NeverBegunError
-from .layout import Layout
-from .live import LiveSession
-from .recovery import DAMAGED
-from .stored import StoredSession
+from interpreter.models import Run
+from interpreter.record.disk import Disk
+from interpreter.record.entries import BadEntryError
+from interpreter.record.index import SessionRecord
+from interpreter.record.journal import DamagedError, NeverBegunError
+from interpreter.record.layout import Layout
+from interpreter.record.live import LiveSession
+from interpreter.record.recovery import DAMAGED
+from interpreter.record.stored import StoredSession
 
 _log = logging.getLogger(__name__)
 

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .entries import BadEntryError, Entry, decode
-from .index import SessionIndex, SessionRecord, ended_record, start_index
-from .journal import read_ends, read_entry, read_head, read_lines
-from .layout import Layout
-from .notebook import SEPARATOR, START, render_cell, render_end
-from .outcomes import RecordedRun, rebuild
+from interpreter.record.entries import BadEntryError, Entry, decode
+from interpreter.record.index import SessionIndex, SessionRecord, ended_record, start_index
+from interpreter.record.journal import read_ends, read_entry, read_head, read_lines
+from interpreter.record.layout import Layout
+from interpreter.record.notebook import SEPARATOR, START, render_cell, render_end
+from interpreter.record.outcomes import RecordedRun, rebuild
 
 Read = Callable[[int], Entry]
 """The entry at an offset of the journal."""

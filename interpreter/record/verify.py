@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from ..models import SessionInfo
-from .entries import (
+from interpreter.models import SessionInfo
+from interpreter.record.entries import (
     RUN_ACCEPTED,
     RUN_AMENDED,
     RUN_ENDED,
@@ -25,10 +25,10 @@ from .entries import (
     mac_of,
     proves,
 )
-from .journal import Head, read_head, read_lines
-from .layout import Layout
-from .notebook import rendered_entries
-from .stored import StoredSession
+from interpreter.record.journal import Head, read_head, read_lines
+from interpreter.record.layout import Layout
+from interpreter.record.notebook import rendered_entries
+from interpreter.record.stored import StoredSession
 
 _MAX_PROBLEMS = 50
 _END_BYTES = 1 << 20

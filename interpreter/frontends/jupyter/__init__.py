@@ -7,10 +7,10 @@ import re
 
 from tornado.routing import URLSpec
 
-from ...api.base import Toolbox
-from . import channels, contents_routes, document_routes, kernels
-from .base import JupyterHandler
-from .front import Front
+from interpreter.api.base import Toolbox
+from interpreter.frontends.jupyter import channels, contents_routes, document_routes, kernels
+from interpreter.frontends.jupyter.base import JupyterHandler
+from interpreter.frontends.jupyter.front import Front
 
 ROUTES: tuple[tuple[str, type[JupyterHandler]], ...] = (
     ("/api", kernels.RootHandler),

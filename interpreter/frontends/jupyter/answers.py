@@ -10,12 +10,12 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from ...api.services import Services
-from ...errors import InterpreterError, UnavailableError
-from ...kernels.kernel import KernelDiedError
-from ...messages import PROTOCOL_VERSION
-from ...models import JSON, Principal, SessionInfo
-from ...sessions import Session
+from interpreter.api.services import Services
+from interpreter.errors import InterpreterError, UnavailableError
+from interpreter.kernels.kernel import KernelDiedError
+from interpreter.messages import PROTOCOL_VERSION
+from interpreter.models import JSON, Principal, SessionInfo
+from interpreter.sessions import Session
 
 ASK_TIMEOUT = 2.0  # seconds; a kernel that is busy is not asked
 MAX_HISTORY = 1000

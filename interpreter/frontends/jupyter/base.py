@@ -7,15 +7,15 @@ Sources: "Security in the Jupyter Server" (jupyter-server.readthedocs.io) for ``
 import re
 from typing import Any
 
-from ...api import auth
-from ...api.base import BaseHandler, Toolbox
-from ...api.jsonbody import parse_json
-from ...api.operations import Access, Answer, Operation
-from ...errors import InterpreterError, InvalidRequestError, RateLimitedError, UnauthorizedError
-from ...sessions import Session
-from ...tokens import TokenInfo
-from .front import Front
-from .ids import session_id_of
+from interpreter.api import auth
+from interpreter.api.base import BaseHandler, Toolbox
+from interpreter.api.jsonbody import parse_json
+from interpreter.api.operations import Access, Answer, Operation
+from interpreter.errors import InterpreterError, InvalidRequestError, RateLimitedError, UnauthorizedError
+from interpreter.frontends.jupyter.front import Front
+from interpreter.frontends.jupyter.ids import session_id_of
+from interpreter.sessions import Session
+from interpreter.tokens import TokenInfo
 
 _TAG = "Jupyter"
 _MAX_REASON = 200

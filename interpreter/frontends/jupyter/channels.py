@@ -11,16 +11,16 @@ from typing import Any, ClassVar
 from tornado.iostream import StreamClosedError
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
-from ...errors import InterpreterError, InvalidRequestError
-from ...messages import V1_SUBPROTOCOL, BadMessageError
-from ...models import SessionInfo
-from .answers import describe_kernel
-from .base import JupyterHandler, operation
-from .conversation import Conversation
-from .fitting import Profile, fit
-from .front import Front
-from .translate import refusal, status
-from .wire import Outgoing, Request, decode, encode
+from interpreter.errors import InterpreterError, InvalidRequestError
+from interpreter.frontends.jupyter.answers import describe_kernel
+from interpreter.frontends.jupyter.base import JupyterHandler, operation
+from interpreter.frontends.jupyter.conversation import Conversation
+from interpreter.frontends.jupyter.fitting import Profile, fit
+from interpreter.frontends.jupyter.front import Front
+from interpreter.frontends.jupyter.translate import refusal, status
+from interpreter.frontends.jupyter.wire import Outgoing, Request, decode, encode
+from interpreter.messages import V1_SUBPROTOCOL, BadMessageError
+from interpreter.models import SessionInfo
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ import binascii
 import json
 from collections.abc import Iterable
 
-from ...errors import InvalidRequestError
-from ...models import JSON, to_iso
-from ...workspace import FileInfo, mime_type_of
+from interpreter.errors import InvalidRequestError
+from interpreter.models import JSON, to_iso
+from interpreter.workspace import FileInfo, mime_type_of
 
 FOLDER_MARK = ".keep"
 """An empty file that holds a folder open: files have folders, but folders alone are nothing."""

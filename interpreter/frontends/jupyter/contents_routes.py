@@ -8,14 +8,11 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 from urllib.parse import quote
 
-from ...api.operations import Access
-from ...api.receivers import RawReceiver
-from ...errors import ConflictError, InvalidRequestError, NotFoundError, TooLargeError
-from ...models import JSON
-from ...sessions import Session
-from ...workspace import FileInfo, Files
-from .base import JupyterHandler, operation, text_field
-from .contents import (
+from interpreter.api.operations import Access
+from interpreter.api.receivers import RawReceiver
+from interpreter.errors import ConflictError, InvalidRequestError, NotFoundError, TooLargeError
+from interpreter.frontends.jupyter.base import JupyterHandler, operation, text_field
+from interpreter.frontends.jupyter.contents import (
     FOLDER_MARK,
     children,
     content_of,
@@ -24,7 +21,10 @@ from .contents import (
     kind_of,
     with_content,
 )
-from .ids import session_id_of
+from interpreter.frontends.jupyter.ids import session_id_of
+from interpreter.models import JSON
+from interpreter.sessions import Session
+from interpreter.workspace import FileInfo, Files
 
 MAX_READ_BYTES = 64 * 1024**2  # of one file, in a JSON body
 MAX_LISTED = 20_000

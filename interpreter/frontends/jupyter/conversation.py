@@ -7,24 +7,24 @@ from collections import deque
 from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ...api.runs import check_code
-from ...errors import (
+from interpreter.api.runs import check_code
+from interpreter.errors import (
     ForbiddenError,
     InterpreterError,
     InvalidRequestError,
     RateLimitedError,
     UnauthorizedError,
 )
-from ...models import RunRequest
-from ...runs import ActiveRun, RecordedRun
-from ...tokens import TokenInfo
-from .answers import answer
-from .fitting import Profile, json_size
-from .translate import Translator, refusal, status
-from .wire import Outgoing, Request
+from interpreter.frontends.jupyter.answers import answer
+from interpreter.frontends.jupyter.fitting import Profile, json_size
+from interpreter.frontends.jupyter.translate import Translator, refusal, status
+from interpreter.frontends.jupyter.wire import Outgoing, Request
+from interpreter.models import RunRequest
+from interpreter.runs import ActiveRun, RecordedRun
+from interpreter.tokens import TokenInfo
 
 if TYPE_CHECKING:
-    from .front import Hub
+    from interpreter.frontends.jupyter.front import Hub
 
 log = logging.getLogger(__name__)
 

@@ -5,12 +5,12 @@ Source: the REST API of Jupyter Server (``jupyter_server/services/api/api.yaml``
 
 from typing import ClassVar
 
-from ...api.operations import Access
-from ...errors import InvalidRequestError, NotFoundError
-from ...models import JSON, new_id
-from .base import JupyterHandler, operation, text_field
-from .documents import Documents
-from .ids import kernel_id_of
+from interpreter.api.operations import Access
+from interpreter.errors import InvalidRequestError, NotFoundError
+from interpreter.frontends.jupyter.base import JupyterHandler, operation, text_field
+from interpreter.frontends.jupyter.documents import Documents
+from interpreter.frontends.jupyter.ids import kernel_id_of
+from interpreter.models import JSON, new_id
 
 
 class _DocumentsHandler(JupyterHandler):

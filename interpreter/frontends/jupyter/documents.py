@@ -1,7 +1,7 @@
 """Jupyter's own sessions, as the front end remembers them. Pure."""
 
-from ...errors import NotFoundError
-from ...models import JSON
+from interpreter.errors import NotFoundError
+from interpreter.models import JSON
 
 MAX_DOCUMENTS = 1000  # of all tokens
 

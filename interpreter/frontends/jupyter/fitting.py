@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from ...models import JSON
-from ...outputs.streams import cut_text
-from ...outputs.text import strip_ansi
-from .wire import Outgoing
+from interpreter.frontends.jupyter.wire import Outgoing
+from interpreter.models import JSON
+from interpreter.outputs.streams import cut_text
+from interpreter.outputs.text import strip_ansi
 
 PNG, PLAIN = "image/png", "text/plain"
 _SMALL_FRAME = 1024**2

@@ -4,21 +4,21 @@ import asyncio
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
-from ...api.base import Toolbox
-from ...errors import InterpreterError
-from ...kernels.background import Background
-from ...models import JSON, Principal, new_id, to_iso
-from ...tokens import TokenInfo
-from ..chats import METADATA_KEY, ChatSessions
-from .conversation import Conversation
-from .documents import Documents
-from .ids import kernel_id_of
-from .images import ImageShrinker
-from .translate import status
-from .wire import Outgoing
+from interpreter.api.base import Toolbox
+from interpreter.errors import InterpreterError
+from interpreter.frontends.chats import METADATA_KEY, ChatSessions
+from interpreter.frontends.jupyter.conversation import Conversation
+from interpreter.frontends.jupyter.documents import Documents
+from interpreter.frontends.jupyter.ids import kernel_id_of
+from interpreter.frontends.jupyter.images import ImageShrinker
+from interpreter.frontends.jupyter.translate import status
+from interpreter.frontends.jupyter.wire import Outgoing
+from interpreter.kernels.background import Background
+from interpreter.models import JSON, Principal, new_id, to_iso
+from interpreter.tokens import TokenInfo
 
 if TYPE_CHECKING:
-    from ...sessions import Session
+    from interpreter.sessions import Session
 
 SHARED_KEY = "the token's own"
 """The chat that all runs of a token with ``keep_state`` belong to."""

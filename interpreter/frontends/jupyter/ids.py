@@ -8,8 +8,8 @@ import re
 import string
 import uuid
 
-from ...errors import NotFoundError
-from ...models import is_id, new_id
+from interpreter.errors import NotFoundError
+from interpreter.models import is_id, new_id
 
 _ALPHABET = string.ascii_letters + string.digits
 _LENGTH = len(new_id())

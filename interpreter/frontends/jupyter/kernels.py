@@ -6,10 +6,10 @@ Source: the REST API of Jupyter Server (``jupyter_server/services/api/api.yaml``
 from typing import ClassVar
 from urllib.parse import quote
 
-from ...api.operations import Access
-from ...errors import ForbiddenError, InterpreterError, NotFoundError, UnauthorizedError
-from ...models import JSON, to_iso
-from .base import JupyterHandler, operation, text_field
+from interpreter.api.operations import Access
+from interpreter.errors import ForbiddenError, InterpreterError, NotFoundError, UnauthorizedError
+from interpreter.frontends.jupyter.base import JupyterHandler, operation, text_field
+from interpreter.models import JSON, to_iso
 
 API_VERSION = "2.0.0"
 """Of the REST API that the routes speak; clients compare it with versions of Jupyter Server."""

@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...events import COMPLETED, RunEvent
-from ...models import JSON
-from ...outputs.text import strip_ansi
-from .wire import Outgoing
+from interpreter.events import COMPLETED, RunEvent
+from interpreter.frontends.jupyter.wire import Outgoing
+from interpreter.models import JSON
+from interpreter.outputs.text import strip_ansi
 
 _NOT_LIVE = re.compile(
     r"\n\[… the rest of [^\n]* is not shown live …\]\n\Z"

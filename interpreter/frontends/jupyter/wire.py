@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from ...api.jsonbody import dump_json
-from ...messages import PROTOCOL_VERSION, BadMessageError
-from ...models import JSON, to_iso
+from interpreter.api.jsonbody import dump_json
+from interpreter.messages import PROTOCOL_VERSION, BadMessageError
+from interpreter.models import JSON, to_iso
 
 _CONTROL = frozenset({"interrupt_request", "shutdown_request", "debug_request"})
 _SERVER_SESSION = uuid.uuid4().hex

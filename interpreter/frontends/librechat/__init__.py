@@ -6,9 +6,9 @@ to 0.8.8.
 
 from tornado.routing import URLSpec
 
-from ...api.base import Toolbox
-from . import execution, objects, programmatic
-from .base import PREFIX, Front, LibreChatHandler, route
+from interpreter.api.base import Toolbox
+from interpreter.frontends.librechat import execution, objects, programmatic
+from interpreter.frontends.librechat.base import PREFIX, Front, LibreChatHandler, route
 
 ROUTES: tuple[tuple[str, type[LibreChatHandler]], ...] = (
     ("/exec", execution.ExecHandler),

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...models import JSON, FileChange, Run, RunStatus
-from ...outputs.text import strip_ansi
-from .languages import exit_status
-from .storage import object_id
+from interpreter.frontends.librechat.languages import exit_status
+from interpreter.frontends.librechat.storage import object_id
+from interpreter.models import JSON, FileChange, Run, RunStatus
+from interpreter.outputs.text import strip_ansi
 
 MAX_FILES = 100  # that the client is told of, and downloads one by one
 

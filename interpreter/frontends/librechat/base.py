@@ -5,16 +5,16 @@ from typing import Any
 
 from tornado.routing import URLSpec
 
-from ...api.base import BaseHandler, Toolbox
-from ...api.errors import retry_after
-from ...api.jsonbody import parse_json
-from ...api.operations import Operation
-from ...errors import InterpreterError, RateLimitedError, TooManySessionsError
-from .conversations import Conversations
-from .identity import Identifier, Identity, JwtVerifier
-from .requests import read_owner
-from .storage import Owner, Storages
-from .waiting import Programs
+from interpreter.api.base import BaseHandler, Toolbox
+from interpreter.api.errors import retry_after
+from interpreter.api.jsonbody import parse_json
+from interpreter.api.operations import Operation
+from interpreter.errors import InterpreterError, RateLimitedError, TooManySessionsError
+from interpreter.frontends.librechat.conversations import Conversations
+from interpreter.frontends.librechat.identity import Identifier, Identity, JwtVerifier
+from interpreter.frontends.librechat.requests import read_owner
+from interpreter.frontends.librechat.storage import Owner, Storages
+from interpreter.frontends.librechat.waiting import Programs
 
 PREFIX = "/librechat"
 TAG = "LibreChat"

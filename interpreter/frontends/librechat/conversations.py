@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 
-from ...api.services import Services
-from ...errors import NotFoundError, TooManySessionsError
-from ...models import Principal
-from ...workspace import FileInfo
-from ..chats import ChatSessions, check_chat_key
-from .answers import Origin
-from .identity import Identity
-from .languages import Language
-from .requests import ExecRequest, FileRef
-from .storage import Storage, Storages, find_object, path_of
+from interpreter.api.services import Services
+from interpreter.errors import NotFoundError, TooManySessionsError
+from interpreter.frontends.chats import ChatSessions, check_chat_key
+from interpreter.frontends.librechat.answers import Origin
+from interpreter.frontends.librechat.identity import Identity
+from interpreter.frontends.librechat.languages import Language
+from interpreter.frontends.librechat.requests import ExecRequest, FileRef
+from interpreter.frontends.librechat.storage import Storage, Storages, find_object, path_of
+from interpreter.models import Principal
+from interpreter.workspace import FileInfo
 
 if TYPE_CHECKING:
-    from ...sessions import Session
+    from interpreter.sessions import Session
 
 T = TypeVar("T")
 

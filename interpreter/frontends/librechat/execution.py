@@ -5,17 +5,23 @@ import binascii
 from collections.abc import Sequence
 from typing import ClassVar
 
-from ...api.operations import Access, Answer, Operation
-from ...api.runs import RunAnswers, check_code
-from ...api.services import Services
-from ...errors import InvalidRequestError
-from ...models import JSON, Run, RunRequest, new_id
-from ...sessions import Session
-from .answers import Picture, answer, pictures_of
-from .base import JSON_TYPE, TAG, LibreChatHandler
-from .conversations import Prepared
-from .languages import Language, available_codes, cell_of, find_language, parse_language
-from .requests import ExecRequest, read_exec
+from interpreter.api.operations import Access, Answer, Operation
+from interpreter.api.runs import RunAnswers, check_code
+from interpreter.api.services import Services
+from interpreter.errors import InvalidRequestError
+from interpreter.frontends.librechat.answers import Picture, answer, pictures_of
+from interpreter.frontends.librechat.base import JSON_TYPE, TAG, LibreChatHandler
+from interpreter.frontends.librechat.conversations import Prepared
+from interpreter.frontends.librechat.languages import (
+    Language,
+    available_codes,
+    cell_of,
+    find_language,
+    parse_language,
+)
+from interpreter.frontends.librechat.requests import ExecRequest, read_exec
+from interpreter.models import JSON, Run, RunRequest, new_id
+from interpreter.sessions import Session
 
 
 class ExecHandler(LibreChatHandler, RunAnswers):

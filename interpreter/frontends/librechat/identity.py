@@ -16,11 +16,11 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from tornado.httputil import HTTPHeaders
 
-from ...api.auth import bad_token, unauthorized
-from ...errors import SettingsError
-from ...models import Principal, Role
-from ...settings import Settings
-from ...tokens import TokenStore
+from interpreter.api.auth import bad_token, unauthorized
+from interpreter.errors import SettingsError
+from interpreter.models import Principal, Role
+from interpreter.settings import Settings
+from interpreter.tokens import TokenStore
 
 API_KEY_HEADER = "X-API-Key"
 MAX_LIFETIME = 300  # seconds; what LibreChat signs lives no longer

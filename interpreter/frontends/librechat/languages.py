@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...models import Run
+from interpreter.models import Run
 
 _LANGUAGES: Mapping[str, tuple[str, ...]] = {
     "py": ("python",),

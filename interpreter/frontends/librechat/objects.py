@@ -3,14 +3,14 @@
 from collections.abc import Awaitable
 from typing import ClassVar
 
-from ...api.files import FileHandler
-from ...api.operations import Access, Answer, Operation
-from ...errors import InterpreterError
-from ...models import JSON, to_iso
-from ...workspace import FileInfo
-from .base import JSON_TYPE, TAG, LibreChatHandler
-from .storage import Storage, find_object, object_id
-from .uploads import MAX_FILES, UploadReceiver
+from interpreter.api.files import FileHandler
+from interpreter.api.operations import Access, Answer, Operation
+from interpreter.errors import InterpreterError
+from interpreter.frontends.librechat.base import JSON_TYPE, TAG, LibreChatHandler
+from interpreter.frontends.librechat.storage import Storage, find_object, object_id
+from interpreter.frontends.librechat.uploads import MAX_FILES, UploadReceiver
+from interpreter.models import JSON, to_iso
+from interpreter.workspace import FileInfo
 
 _FORM_OVERHEAD = 1024**2  # bytes of a form that are not content
 _UPLOAD_TIMEOUT = 6 * 3600.0  # seconds for one body

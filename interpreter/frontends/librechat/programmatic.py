@@ -5,15 +5,15 @@ import json
 from collections.abc import Mapping
 from typing import ClassVar
 
-from ...api.operations import Access, Answer, Operation
-from ...errors import InterpreterError, InvalidRequestError
-from ...kernel_files import KernelWorkspaces
-from ...models import JSON, RunRequest, in_seconds, new_id
-from . import programs
-from .base import JSON_TYPE, TAG
-from .execution import ExecHandler
-from .requests import as_object, read_exec
-from .waiting import Program
+from interpreter.api.operations import Access, Answer, Operation
+from interpreter.errors import InterpreterError, InvalidRequestError
+from interpreter.frontends.librechat import programs
+from interpreter.frontends.librechat.base import JSON_TYPE, TAG
+from interpreter.frontends.librechat.execution import ExecHandler
+from interpreter.frontends.librechat.requests import as_object, read_exec
+from interpreter.frontends.librechat.waiting import Program
+from interpreter.kernel_files import KernelWorkspaces
+from interpreter.models import JSON, RunRequest, in_seconds, new_id
 
 _FOLDER = ".librechat"
 

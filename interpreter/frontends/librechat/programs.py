@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from ...errors import InvalidRequestError
-from ...events import RunEvent
-from ...models import JSON, Run, RunStatus
-from .languages import cell_of
+from interpreter.errors import InvalidRequestError
+from interpreter.events import RunEvent
+from interpreter.frontends.librechat.languages import cell_of
+from interpreter.models import JSON, Run, RunStatus
 
 MIME = "application/vnd.interpreter.tool-calls+json"
 PATIENCE = 300.0  # seconds that the code waits for the results of tools

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...api.jsonbody import has_surrogate
-from ...errors import InvalidRequestError
-from .storage import Owner
+from interpreter.api.jsonbody import has_surrogate
+from interpreter.errors import InvalidRequestError
+from interpreter.frontends.librechat.storage import Owner
 
 MAX_FILES = 1000
 _MIN_TIMEOUT = 1.0  # seconds

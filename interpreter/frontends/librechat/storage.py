@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...api.services import Services
-from ...errors import NotFoundError
-from ...models import new_id
-from ...workspace import FileInfo, Files, Workspaces, parse_path
-from .identity import Identity
+from interpreter.api.services import Services
+from interpreter.errors import NotFoundError
+from interpreter.frontends.librechat.identity import Identity
+from interpreter.models import new_id
+from interpreter.workspace import FileInfo, Files, Workspaces, parse_path
 
 if TYPE_CHECKING:
-    from ...sessions import Session
+    from interpreter.sessions import Session
 
 UPLOAD_LIFETIME = 24 * 3600.0  # seconds; the client sends again what is older than 23 hours
 _SWEEP_INTERVAL = 600.0  # seconds

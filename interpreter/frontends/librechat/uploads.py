@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from ...api.multipart import MultipartReader, PartBegin, PartData
-from ...errors import InterpreterError, InvalidRequestError
-from ...workspace import Upload, Workspaces
-from .identity import Identity
-from .requests import read_owner
-from .storage import Folder, Storages, path_of
+from interpreter.api.multipart import MultipartReader, PartBegin, PartData
+from interpreter.errors import InterpreterError, InvalidRequestError
+from interpreter.frontends.librechat.identity import Identity
+from interpreter.frontends.librechat.requests import read_owner
+from interpreter.frontends.librechat.storage import Folder, Storages, path_of
+from interpreter.workspace import Upload, Workspaces
 
 MAX_FILES = 200  # in one batch
 _MAX_FIELD_BYTES = 4096

@@ -5,14 +5,14 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...errors import NotFoundError
-from ...models import new_id
-from .conversations import Prepared
-from .languages import Language
-from .requests import ExecRequest
+from interpreter.errors import NotFoundError
+from interpreter.frontends.librechat.conversations import Prepared
+from interpreter.frontends.librechat.languages import Language
+from interpreter.frontends.librechat.requests import ExecRequest
+from interpreter.models import new_id
 
 if TYPE_CHECKING:
-    from ...runs import ActiveRun, RecordedRun
+    from interpreter.runs import ActiveRun, RecordedRun
 
 _MAX_WAITING = 1000
 _FORGOTTEN = 60.0  # seconds after which a program gives way to other code of its session

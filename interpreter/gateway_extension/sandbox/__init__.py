@@ -3,7 +3,7 @@
 Depends on nothing else of this package, so that it works in any gateway.
 """
 
-from .probe import Probe, enforced_limits, probe
-from .provisioner import BubblewrapProvisioner
+from interpreter.gateway_extension.sandbox.probe import Probe, enforced_limits, probe
+from interpreter.gateway_extension.sandbox.provisioner import BubblewrapProvisioner
 
 __all__ = ["BubblewrapProvisioner", "Probe", "enforced_limits", "probe"]

@@ -3,7 +3,7 @@
 import json
 import sys
 
-from .probe import probe
+from interpreter.gateway_extension.sandbox.probe import probe
 
 if __name__ == "__main__":
     result = probe()

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .command import Box, Descriptors, bwrap_arguments
-from .seccomp import seccomp_filter
+from interpreter.gateway_extension.sandbox.command import Box, Descriptors, bwrap_arguments
+from interpreter.gateway_extension.sandbox.seccomp import seccomp_filter
 
 LAUNCHER = str(Path(__file__).with_name("launcher.py"))
 STAGING_FOLDERS = ("/mnt", "/run", "/srv", "/media")

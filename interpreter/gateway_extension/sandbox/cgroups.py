@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from .limits import OWN_PROCESSES, Limits
+from interpreter.gateway_extension.sandbox.limits import OWN_PROCESSES, Limits
 
 PREFIX = "jks-"
 CPU_PERIOD = 100_000  # microseconds

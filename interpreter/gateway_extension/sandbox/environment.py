@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from .command import HOME, PACKAGES, PROC_MASKED, WORKSPACE, Bind
+from interpreter.gateway_extension.sandbox.command import HOME, PACKAGES, PROC_MASKED, WORKSPACE, Bind
 
 # Of /etc only what programs need to run: loader, time zone, certificates, fonts, alternatives.
 ETC_SHOWN = (

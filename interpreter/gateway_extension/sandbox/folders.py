@@ -16,7 +16,7 @@ import stat
 import threading
 from pathlib import Path
 
-from .removal import remove_tree
+from interpreter.gateway_extension.sandbox.removal import remove_tree
 
 MAX_FOLDER = 57  # a socket's path may have 107 bytes; this is what is left for ours and for jupyter's names
 

@@ -16,10 +16,24 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .bubblewrap import NICE, Ends, HeldProcess, SandboxError, Terms, start_held
-from .command import Box
-from .seccomp import seccomp_filter
-from .zygote import ForkCommand, ForkedKernel, Target, Zygote, ZygoteEndedError, find_zygote
+from interpreter.gateway_extension.sandbox.bubblewrap import (
+    NICE,
+    Ends,
+    HeldProcess,
+    SandboxError,
+    Terms,
+    start_held,
+)
+from interpreter.gateway_extension.sandbox.command import Box
+from interpreter.gateway_extension.sandbox.seccomp import seccomp_filter
+from interpreter.gateway_extension.sandbox.zygote import (
+    ForkCommand,
+    ForkedKernel,
+    Target,
+    Zygote,
+    ZygoteEndedError,
+    find_zygote,
+)
 
 # It says that the sandbox is complete, then waits; signals for the kernel's sake are not meant for it.
 STAND_IN = ("/bin/sh", "-c", 'trap "" HUP INT QUIT TERM; echo; read -r code; exit "$code"')

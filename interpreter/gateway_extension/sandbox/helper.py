@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .bubblewrap import SandboxError
-from .cgroups import ControlGroup
+from interpreter.gateway_extension.sandbox.bubblewrap import SandboxError
+from interpreter.gateway_extension.sandbox.cgroups import ControlGroup
 
 START_TIMEOUT = 20.0
 

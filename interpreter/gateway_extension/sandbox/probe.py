@@ -7,13 +7,13 @@ import subprocess
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from .bubblewrap import HeldProcess, SandboxError, Terms, start_held
-from .cgroups import Parents, find_parents
-from .command import Box, box_files
-from .environment import masked_proc_files, system_binds
-from .folders import default_runtime_dir
-from .seccomp import SeccompUnavailableError, seccomp_filter
-from .uids import NoUidLeftError, UidPool
+from interpreter.gateway_extension.sandbox.bubblewrap import HeldProcess, SandboxError, Terms, start_held
+from interpreter.gateway_extension.sandbox.cgroups import Parents, find_parents
+from interpreter.gateway_extension.sandbox.command import Box, box_files
+from interpreter.gateway_extension.sandbox.environment import masked_proc_files, system_binds
+from interpreter.gateway_extension.sandbox.folders import default_runtime_dir
+from interpreter.gateway_extension.sandbox.seccomp import SeccompUnavailableError, seccomp_filter
+from interpreter.gateway_extension.sandbox.uids import NoUidLeftError, UidPool
 
 UID_RANGE = (200_000, 265_535)
 TIMEOUT = 10.0

@@ -21,20 +21,35 @@ from typing import Any
 
 from jupyter_client.connect import KernelConnectionInfo
 
-from .bubblewrap import SandboxError, SandboxUnavailableError
-from .cgroups import Parents, find_parents, sweep_groups
-from .command import WORKSPACE, Bind, Box, box_files
-from .environment import kernel_environment, masked_proc_files, program_roots, system_binds
-from .folders import KernelFolder, close_instances, default_runtime_dir, instance
-from .forking import Forking
-from .limits import Limits, size_text
-from .options import DEFAULT_LIMITS, SandboxOptions
-from .probe import advice, probe, uid_folder
-from .proxy import PORT
-from .sandbox import Network, Place, Sandbox
-from .uids import NoUidLeftError, UidPool
-from .workspace import WorkspaceError, check_workspace, give_to, may_take_over
-from .zygote import ForkCommand, ZygoteError, find_zygote, stop_zygotes
+from interpreter.gateway_extension.sandbox.bubblewrap import SandboxError, SandboxUnavailableError
+from interpreter.gateway_extension.sandbox.cgroups import Parents, find_parents, sweep_groups
+from interpreter.gateway_extension.sandbox.command import WORKSPACE, Bind, Box, box_files
+from interpreter.gateway_extension.sandbox.environment import (
+    kernel_environment,
+    masked_proc_files,
+    program_roots,
+    system_binds,
+)
+from interpreter.gateway_extension.sandbox.folders import (
+    KernelFolder,
+    close_instances,
+    default_runtime_dir,
+    instance,
+)
+from interpreter.gateway_extension.sandbox.forking import Forking
+from interpreter.gateway_extension.sandbox.limits import Limits, size_text
+from interpreter.gateway_extension.sandbox.options import DEFAULT_LIMITS, SandboxOptions
+from interpreter.gateway_extension.sandbox.probe import advice, probe, uid_folder
+from interpreter.gateway_extension.sandbox.proxy import PORT
+from interpreter.gateway_extension.sandbox.sandbox import Network, Place, Sandbox
+from interpreter.gateway_extension.sandbox.uids import NoUidLeftError, UidPool
+from interpreter.gateway_extension.sandbox.workspace import (
+    WorkspaceError,
+    check_workspace,
+    give_to,
+    may_take_over,
+)
+from interpreter.gateway_extension.sandbox.zygote import ForkCommand, ZygoteError, find_zygote, stop_zygotes
 
 SOCKET_POLL = 0.01
 WORKSPACE_POLL = 0.05

@@ -10,7 +10,7 @@ import os
 import stat
 from pathlib import Path
 
-from .workspace import open_folder
+from interpreter.gateway_extension.sandbox.workspace import open_folder
 
 
 def remove_tree(path: Path) -> None:

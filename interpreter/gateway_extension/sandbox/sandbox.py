@@ -9,17 +9,17 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import processes
-from .bubblewrap import HeldProcess, SandboxError, Terms, start_held
-from .cgroups import ControlGroup, Parents
-from .command import Box
-from .folders import KernelFolder
-from .forking import Forking
-from .helper import Helper
-from .limits import Limits
-from .proxy import Rule
-from .uids import UidLease
-from .watchdog import Watchdog, Watched
+from interpreter.gateway_extension.sandbox import processes
+from interpreter.gateway_extension.sandbox.bubblewrap import HeldProcess, SandboxError, Terms, start_held
+from interpreter.gateway_extension.sandbox.cgroups import ControlGroup, Parents
+from interpreter.gateway_extension.sandbox.command import Box
+from interpreter.gateway_extension.sandbox.folders import KernelFolder
+from interpreter.gateway_extension.sandbox.forking import Forking
+from interpreter.gateway_extension.sandbox.helper import Helper
+from interpreter.gateway_extension.sandbox.limits import Limits
+from interpreter.gateway_extension.sandbox.proxy import Rule
+from interpreter.gateway_extension.sandbox.uids import UidLease
+from interpreter.gateway_extension.sandbox.watchdog import Watchdog, Watched
 
 NETWORK_POLICIES = ("none", "allowlist", "full")
 START_TIMEOUT = 20.0

@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from . import processes
-from .cgroups import ControlGroup
-from .limits import MIB, Limits, size_text
-from .workspace import Usage, measure
+from interpreter.gateway_extension.sandbox import processes
+from interpreter.gateway_extension.sandbox.cgroups import ControlGroup
+from interpreter.gateway_extension.sandbox.limits import MIB, Limits, size_text
+from interpreter.gateway_extension.sandbox.workspace import Usage, measure
 
 TICK = 0.25  # seconds between looks; a look takes well under a millisecond unless files must be counted
 WALK_INTERVAL = 3.0  # files are counted at least this often, and at once when the disk fills fast

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .bubblewrap import SandboxError, memory_file
+from interpreter.gateway_extension.sandbox.bubblewrap import SandboxError, memory_file
 
 MAIN = str(Path(__file__).with_name("zygote_main.py"))
 START_TIMEOUT = 60.0  # the first one may have to build matplotlib's font list
