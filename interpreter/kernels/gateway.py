@@ -226,6 +226,8 @@ class Gateway:
                 self._cookies = {}
             await self._ensure_login()
             response = await self._fetch(method, *parts, body=body, extra_time=extra_time)
+        elif response.code == 403 and body is not None and await self._take_xsrf_cookie():
+            response = await self._fetch(method, *parts, body=body, extra_time=extra_time)
         if response.code < 300 or response.code in accept:
             return response
         raise self._error_of(response, parts, body)
@@ -259,6 +261,17 @@ class Gateway:
             headers["Cookie"] = "; ".join(f"{name}={value}" for name, value in self._cookies.items())
             headers["X-XSRFToken"] = self._cookies.get("_xsrf", "")
         return headers
+
+    async def _take_xsrf_cookie(self) -> bool:
+        """Whether a Jupyter Server that asks for no credentials now gave its `_xsrf` cookie.
+
+        It wants that back with each POST; every page sets it.
+        """
+        if self.target.auth != "none" or self._cookies:
+            return False
+        page = await self._send(self._form_request("GET", self.target.http_url("login"), {}, None))
+        self._cookies = {name: value for name, value in _cookies_of(page).items() if name == "_xsrf"}
+        return bool(self._cookies)
 
     async def _ensure_login(self) -> None:
         """Log in by a Jupyter Server's form: GET sets the `_xsrf` cookie, POST the login's."""

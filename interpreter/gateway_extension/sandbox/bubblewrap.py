@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import select
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from interpreter.gateway_extension.sandbox.command import Box, Descriptors, bwrap_arguments
+from interpreter.gateway_extension.sandbox.processes import is_readable
 from interpreter.gateway_extension.sandbox.seccomp import seccomp_filter
 
 LAUNCHER = str(Path(__file__).with_name("launcher.py"))
@@ -87,7 +87,7 @@ class HeldProcess:
         deadline = time.monotonic() + timeout
         text = b""
         while b"\n" not in text:
-            ready, _, _ = select.select([self._status_fd], [], [], max(0.0, deadline - time.monotonic()))
+            ready = is_readable(self._status_fd, deadline - time.monotonic())
             chunk = os.read(self._status_fd, 4096) if ready else b""
             if not chunk:
                 self.process.kill()

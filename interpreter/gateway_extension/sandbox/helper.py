@@ -2,13 +2,13 @@
 
 import contextlib
 import json
-import select
 import subprocess
 import sys
 from pathlib import Path
 
 from interpreter.gateway_extension.sandbox.bubblewrap import SandboxError
 from interpreter.gateway_extension.sandbox.cgroups import ControlGroup
+from interpreter.gateway_extension.sandbox.processes import is_readable
 
 START_TIMEOUT = 20.0
 
@@ -36,8 +36,7 @@ class Helper:
         """Wait for it to have entered the sandbox's network. Raises `SandboxError`."""
         stdout = self._process.stdout
         assert stdout is not None
-        ready, _, _ = select.select([stdout], [], [], START_TIMEOUT)
-        if not ready or stdout.readline() != b"ready\n":
+        if not is_readable(stdout.fileno(), START_TIMEOUT) or stdout.readline() != b"ready\n":
             raise SandboxError(f"the network {self._name} of this kernel did not start")
 
     def stop(self) -> None:

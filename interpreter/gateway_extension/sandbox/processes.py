@@ -5,6 +5,7 @@ import ctypes
 import functools
 import os
 import resource
+import select
 from collections.abc import Iterator
 
 MAX_PROCESSES = 4096  # a look never takes longer than this, whatever a fork bomb does
@@ -145,3 +146,13 @@ def as_owner(uid: int) -> Iterator[None]:
         yield
     finally:
         _libc.syscall(number, -1, 0, -1)
+
+
+def is_readable(fd: int, timeout: float) -> bool:
+    """Whether the descriptor can be read, or was closed at its other end, within ``timeout`` seconds.
+
+    Not by ``select``: it refuses descriptors above 1023, which a gateway with many kernels has.
+    """
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(max(0.0, timeout) * 1000))
