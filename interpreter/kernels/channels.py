@@ -17,7 +17,8 @@ from tornado.websocket import (
 )
 
 from interpreter.errors import GatewayError, UnavailableError
-from interpreter.kernels.gateway import CONNECT_ERRORS, Gateway, connection_error, unauthorized_sentence
+from interpreter.kernels.gateway import Gateway
+from interpreter.kernels.refusals import CONNECT_ERRORS, connection_error, unauthorized_sentence
 from interpreter.messages import V1_SUBPROTOCOL, BadMessageError, Message, decode, encode, new_msg_id
 from interpreter.models import new_id
 
