@@ -35,7 +35,12 @@ def execute_with_nbclient(cells: list[str], jupyter_path: Path, folder: Path) ->
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code) for code in cells])
     (home := folder / "home").mkdir()
     (work := folder / "work").mkdir()
-    environment = {"JUPYTER_PATH": str(jupyter_path), "HOME": str(home), "MPLCONFIGDIR": str(home)}
+    environment = {
+        "JUPYTER_PATH": str(jupyter_path),
+        "HOME": str(home),
+        "MPLCONFIGDIR": str(home),
+        "SHELL": "/bin/bash",
+    }
     with patch.dict(os.environ, environment):
         del os.environ["PYTEST_CURRENT_TEST"]  # in a test, ipykernel leaves file descriptors 1 and 2 alone
         client = NotebookClient(

@@ -78,7 +78,8 @@ class TestDeno:
         code = 'console.log("begun"); await new Promise((done) => setTimeout(done, 60000))'
         ended = run(code, timeout=1)
         assert (ended["status"], ended["stdout"], ended["kernel_restarted"]) == ("timeout", "begun\n", True)
-        assert run("1 + 1")["result"] == "2"
+        after = run("1 + 1")
+        assert after["result"] == "2", after
 
 
 TITLE = "日本語 中文简体繁體 한국어 😀🎉🚀❤️👍🏽🇯🇵✅⚠️"
