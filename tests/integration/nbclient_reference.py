@@ -24,7 +24,7 @@ _REPLACEMENTS = (
     (re.compile(r"\b[0-9a-f]{32}\b"), "uuid"),
     (re.compile(r"(sk-(?:container|estimator)-(?:id-)?)\d+"), r"\1…"),
     (re.compile(r"altair-viz-\w+"), "altair-viz"),
-    (re.compile(r"\d+(?:\.\d+)? ?(?:ns|μs|µs|us|ms|s|min)\b"), "<time>"),
+    (re.compile(r"\d+(?:\.\d+)?(?:e[+-]\d+)? ?(?:ns|μs|µs|us|ms|s|min)\b"), "<time>"),
     (re.compile(r"/(?:tmp|var|home|root|work|mnt)/[^\s'\":]*"), "<path>"),
     (re.compile(r"<dc:date>.*?</dc:date>"), "<dc:date/>"),
 )
