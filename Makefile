@@ -81,11 +81,14 @@ $(DEV_STAMP): $(SERVICE_STAMP)
 	@$(BIN)/python -m pip install $(PIP_OPTIONS) -e '.[test,lint,postgresql]'
 	@touch $@
 
-# Of the wheels only single modules are used: to install them would bring a hundred packages.
-$(CLIENTS_STAMP): tests/clients-requirements.txt tests/clients-wheels.txt $(DEV_STAMP)
+# Of the wheels only single modules are used, and of the agents' packages what their executors import: whole,
+# they would bring hundreds of packages.
+$(CLIENTS_STAMP): tests/clients-requirements.txt tests/clients-wheels.txt tests/clients-agents.txt $(DEV_STAMP)
 	@echo "==> service environment: installing the clients that the tests run"
 	@$(BIN)/python -m pip install $(PIP_OPTIONS) -r tests/clients-requirements.txt
 	@$(BIN)/python -m pip download $(PIP_OPTIONS) --no-deps --ignore-requires-python --dest $(VENV)/clients -r tests/clients-wheels.txt
+	@rm -rf $(VENV)/clients/agents
+	@$(BIN)/python -m pip install $(PIP_OPTIONS) --no-deps --target $(VENV)/clients/agents -r tests/clients-agents.txt
 	@touch $@
 
 $(KERNEL_STAMP): gateway_config/kernel-requirements.txt gateway_config/install_kernel.py $(wildcard gateway_config/ipython/*.py) | system

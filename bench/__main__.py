@@ -27,7 +27,7 @@ async def measure(part: str, args: argparse.Namespace) -> list[Row]:
     if part == "speed":
         return await speed(args)
     if part == "start":
-        return await start.burst(args.burst)
+        return [*await start.first_results(args.starts), *await start.bursts(args.burst)]
     if part == "record":
         return await record.cost(args.recorded)
     with service.running_service() as running:
@@ -52,8 +52,7 @@ def main() -> None:
     os.environ.setdefault("JUPYTER_PATH", str(kernels))
     for part in args.part or PARTS:
         rows = asyncio.run(measure(part, args))
-        baseline = start.COLD if part == "start" else raw.SYSTEM
-        print(f"## {part}\n\n{report(rows, baseline=baseline)}", flush=True)
+        print(f"## {part}\n\n{report(rows, baseline=raw.SYSTEM)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,11 @@ FLOODS = {
     "one line of 100 MB": "print('x' * 100_000_000)",
     "5,000 displays": "for i in range(5000): display(i)",
     "a figure of 60 MB": "from IPython.display import Image; display(Image(bytes(60_000_000), format='png'))",
+    "JSON of 10 MB in small values": "from IPython.display import JSON; display(JSON([{} for _ in range(2_500_000)]))",
+    "JSON of 100,000 points": "from IPython.display import JSON; display(JSON([i / 3 for i in range(200_000)]))",
 }
+LARGE_RUNS = 25
+LARGE_RUN = "from IPython.display import HTML; display(HTML('x' * 8_000_000))"
 ENDLESS = "while True: print('endless')"
 
 
@@ -30,6 +34,26 @@ def floods(service: Service) -> list[Row]:
         if client.run(session_id, "1+1")["result"] != "2":
             raise RuntimeError(f"the run after {name!r} failed")
         rows.append(Row(f"memory growth: {name}", f"service, {run['status']}", peak(), "MB", 1))
+    client.delete(session_id)
+    return rows + _reading(service)
+
+
+def _reading(service: Service) -> list[Row]:
+    """The same while a session of 200 MB is read."""
+    client = service.client()
+    session_id = client.new_session()
+    for _ in range(LARGE_RUNS):
+        client.run(session_id, LARGE_RUN)
+    reads = {
+        "the list of runs": (f"/v1/sessions/{session_id}/runs?limit=100", "*/*"),
+        "the notebook": (f"/v1/notebooks/{session_id}", "*/*"),
+        "the page": (f"/v1/notebooks/{session_id}", "text/html"),
+    }
+    rows = []
+    for name, (path, accept) in reads.items():
+        with _peak(service) as peak:
+            client.drain(path, accept)
+        rows.append(Row(f"memory growth: {name} of 25 runs of 8 MB", "service", peak(), "MB", 1))
     client.delete(session_id)
     return rows
 

@@ -49,6 +49,14 @@ class Client:
         """The run when it has ended."""
         return self.post(f"/v1/sessions/{session_id}/runs", {"code": code, **fields})
 
+    def drain(self, path: str, accept: str) -> int:
+        """Read an answer piece by piece; its bytes."""
+        self._connection.request("GET", path, headers={**self._headers, "Accept": accept})
+        answer, size = self._connection.getresponse(), 0
+        while piece := answer.read(1 << 16):
+            size += len(piece)
+        return size
+
     def delete(self, session_id: str) -> None:
         """End a session."""
         self._connection.request("DELETE", f"/v1/sessions/{session_id}", headers=self._headers)

@@ -11,6 +11,7 @@ import argparse
 import importlib.util
 import json
 import os
+import py_compile
 import shutil
 import subprocess
 import sys
@@ -55,8 +56,12 @@ def main() -> int:
 def install_python(folder: Path, display_name: str) -> None:
     """The Python kernel with our configuration."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("ipython_kernel_config.py", "interpreter_kernel.py", "interpreter_processes.py"):
-        shutil.copyfile(HERE / "ipython" / name, folder / name)
+    for source in sorted((HERE / "ipython").glob("*.py")):
+        copy = Path(shutil.copyfile(source, folder / source.name))
+        if source.stem.startswith(
+            "interpreter_"
+        ):  # kernels may not write here, and each would compile it anew
+            py_compile.compile(str(copy))
     fonts = find_fonts()
     (folder / "fallback_fonts.json").write_text(json.dumps(fonts), encoding="utf-8")
     build_font_list(folder / "matplotlib", fonts)

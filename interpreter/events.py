@@ -1,7 +1,6 @@
 """What happened in a run, as numbered events that clients follow and resume."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from interpreter.models import JSON, Run
 
 MAX_EVENTS = 10_000
 COMPLETED = "run.completed"
+_BYTES_PER_VALUE = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,22 @@ def _weight(output: Any) -> int:
     data = output.get("data")
     if not isinstance(data, dict):
         return sum(map(len, output.get("traceback", ())))
-    return sum(len(value) if isinstance(value, str) else len(json.dumps(value)) for value in data.values())
+    return sum(len(value) if isinstance(value, str) else _weight_of_json(value) for value in data.values())
+
+
+def _weight_of_json(value: Any) -> int:
+    """About what JSON takes in memory, which is much more than its text when it holds small values."""
+    size, level = 0, [value]
+    while level:
+        inner: list[Any] = []
+        for item in level:
+            if isinstance(item, str):
+                size += len(item)
+            elif isinstance(item, dict | list):
+                size += _BYTES_PER_VALUE * (1 + len(item))
+                inner += item.values() if isinstance(item, dict) else item
+        level = inner
+    return size
 
 
 def _weight_of_run(data: JSON) -> int:

@@ -152,6 +152,10 @@ class KernelFiles:
         """See `Files.used_bytes`."""
         return await self._ask("used", read=int)
 
+    def glance(self) -> Snapshot | None:
+        """See `Files.glance`: a kernel has to be asked."""
+        return None
+
     async def snapshot(self) -> Snapshot:
         """See `Files.snapshot`. `UNKNOWN` when the kernel can't be asked; it also enters its folder."""
 

@@ -14,13 +14,17 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from interpreter.jsontext import load
+
 V1_SUBPROTOCOL = "v1.kernel.websocket.jupyter.org"
 PROTOCOL_VERSION = "5.4"
+DROPPED_BYTES = "interpreter_dropped_bytes"
+"""In the metadata of a message: how many bytes of it are missing. Our gateway writes it, and `decode`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message from a kernel. ``parent_id`` is empty when the parent header is."""
+    """One message from a kernel. ``parent_id`` is empty when the parent header is; ``size``: of its frame."""
 
     channel: str
     msg_type: str
@@ -29,6 +33,7 @@ class Message:
     content: Mapping[str, Any]
     metadata: Mapping[str, Any] = field(default_factory=dict)
     buffers: Sequence[bytes | memoryview] = ()
+    size: int = 0
 
     @property
     def execution_state(self) -> str | None:
@@ -122,7 +127,7 @@ def _join(parts: Sequence[bytes]) -> bytes:
 
 
 def decode(frame: bytes | str, *, v1: bool) -> Message:
-    """The message of a websocket frame.
+    """The message of a websocket frame. What holds too many values is left out; see `jsontext.load`.
 
     Raises BadMessageError for anything that is not one.
     """
@@ -131,7 +136,7 @@ def decode(frame: bytes | str, *, v1: bool) -> Message:
             return _decode_v1(frame)
         if isinstance(frame, bytes):
             return _decode_legacy_binary(frame)
-        return _from_dict(json.loads(frame), ())
+        return _read_whole(frame)
     except BadMessageError:
         raise
     except (ValueError, LookupError, TypeError, AttributeError, struct.error, RecursionError) as error:
@@ -147,15 +152,18 @@ def _decode_v1(frame: bytes) -> Message:
     parts = [view[start:end] for start, end in itertools.pairwise(offsets)]
     # As text: of bytes, the JSON module would first guess the encoding. Jupyter's own packers write what is
     # not UTF-8 for text that is no Unicode; the rest of such a message still counts.
-    header, parent, metadata, content = (json.loads(str(p, "utf-8", "replace")) for p in parts[1:5])
-    data = {
-        "channel": str(parts[0], "utf-8"),
-        "header": header,
-        "parent_header": parent,
-        "metadata": metadata,
-        "content": content,
-    }
-    return _from_dict(data, parts[5:])
+    data: dict[str, Any] = {"channel": str(parts[0], "utf-8")}
+    lost = 0
+    for name, part in zip(("header", "parent_header", "metadata", "content"), parts[1:5], strict=True):
+        data[name], left_out = load(str(part, "utf-8", "replace"))
+        lost += left_out
+    return _from_dict(data, parts[5:], lost, len(frame))
+
+
+def _read_whole(text: str, buffers: Sequence[memoryview] = ()) -> Message:
+    """The message in a legacy frame's JSON."""
+    data, lost = load(text, bundle=("content", "data"))
+    return _from_dict(data, buffers, lost, len(text) + sum(map(len, buffers)))
 
 
 def _decode_legacy_binary(frame: bytes) -> Message:
@@ -164,12 +172,16 @@ def _decode_legacy_binary(frame: bytes) -> Message:
     offsets = [*struct.unpack_from(f"!{count}I", frame, 4), len(frame)]
     view = memoryview(frame)
     parts = [view[start:end] for start, end in itertools.pairwise(offsets)]
-    return _from_dict(json.loads(str(parts[0], "utf-8", "replace")), parts[1:])
+    return _read_whole(str(parts[0], "utf-8", "replace"), parts[1:])
 
 
-def _from_dict(data: Mapping[str, Any], buffers: Sequence[memoryview]) -> Message:
+def _from_dict(data: Mapping[str, Any], buffers: Sequence[memoryview], lost: int, size: int) -> Message:
     header, parent, content = data["header"], data.get("parent_header") or {}, data.get("content")
     metadata = data.get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    if lost:
+        known = metadata.get(DROPPED_BYTES)
+        metadata[DROPPED_BYTES] = lost + (known if type(known) is int else 0)
     msg_type = header["msg_type"]
     if not isinstance(msg_type, str) or not isinstance(content, dict):
         raise BadMessageError("no message type or content")
@@ -179,6 +191,7 @@ def _from_dict(data: Mapping[str, Any], buffers: Sequence[memoryview]) -> Messag
         msg_id=str(header.get("msg_id") or ""),
         parent_id=str(parent.get("msg_id") or ""),
         content=content,
-        metadata=metadata if isinstance(metadata, dict) else {},
+        metadata=metadata,
         buffers=buffers,
+        size=size,
     )

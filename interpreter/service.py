@@ -25,6 +25,7 @@ from interpreter.api.services import Services
 from interpreter.errors import GatewayError, InterpreterError, SettingsError
 from interpreter.kernel_files import KernelWorkspaces, SessionFiles
 from interpreter.kernels.embedded import EmbeddedGateway
+from interpreter.kernels.fork_server import make_fork_server
 from interpreter.kernels.gateway import Gateway
 from interpreter.kernels.isolation import Isolation, find_isolation
 from interpreter.kernels.launcher import GatewayLauncher
@@ -102,6 +103,9 @@ class Service:
         recorder = await self._start_recorder()
         workspaces = await self._make_workspaces()
         gateway, embedded = await self._start_gateway(workspaces, isolation)
+        fork_server = make_fork_server(settings, embedded, sandboxed=bool(isolation.sandboxed))
+        self._closers.append(("the fork server's state", fork_server.aclose))
+        await fork_server.start()
         registry = CollectorRegistry()
         launcher = self._launcher(gateway, embedded, workspaces, isolation)
         sessions = SessionManager(
@@ -131,6 +135,7 @@ class Service:
                 "store": lambda: _problem_ready(store.find_problem()),
                 "record": lambda: _problem_ready(_record_problem(recorder)),
                 "sandbox": isolation.check,
+                **fork_server.readiness,
             },
             registry=registry,
             clock=utc_now,
@@ -230,6 +235,7 @@ class Service:
             token=embedded.token,
             connect_timeout=settings.gateway_connect_timeout,
             request_timeout=settings.gateway_request_timeout,
+            keeps_messages=True,
         )
         gateway = Gateway(target)
         self._closers.append(("the gateway's client", _called(gateway.close)))

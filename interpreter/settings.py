@@ -13,6 +13,7 @@ from typing import Any
 from interpreter.errors import SettingsError
 
 ENV_PREFIX = "INTERPRETER_"
+EVERY_ORIGIN = "*"
 NETWORKS = ("none", "allowlist", "full")
 """What a kernel may reach: nothing, hosts that are listed, every public host."""
 
@@ -41,6 +42,10 @@ class Settings:
     allowed_hosts: str = _option(
         "",
         "Host names, comma separated, under which MCP clients reach the service and from which pages may call it, besides loopback's; `*`: all.",
+    )
+    allow_origins: str = _option(
+        "",
+        "Origins (like `https://chat.example.org`), comma separated, whose pages may call the API from a browser with a token in a header (CORS); `*`: all. The browser's login stays for this service's own pages, and MCP also wants the host in `allowed_hosts`.",
     )
     vllm_tool_server: bool = _option(
         False,
@@ -87,6 +92,14 @@ class Settings:
     )
     pool_refill_interval: float = _option(0.2, "Seconds between two starts of kernels for the pool.")
     pool_max_age: float = _option(3600.0, "Seconds after which a kernel that nobody took is replaced.")
+    fork_server: bool = _option(
+        False,
+        "Whether the embedded gateway's Python kernels are forked from a process that has imported what they need: they start sooner and share memory, but also the layout of their address space. Needs the sandbox.",
+    )
+    fork_server_imports: str = _option(
+        "numpy,pandas,matplotlib.pyplot",
+        "Modules that the fork server imports, comma separated, besides those of the kernel itself; those that are not installed are left out.",
+    )
 
     # The sandbox of kernels
     sandbox: str = _option(
@@ -105,9 +118,28 @@ class Settings:
         0.0,
         "Processor cores that one kernel may use; 0: as many as are free, in equal shares when they are not.",
     )
+    kernel_cpu_seconds: float = _option(
+        0.0, "CPU time of one kernel with all its processes, over its life; 0: no limit."
+    )
+    kernel_wall_seconds: float = _option(
+        0.0, "Seconds that one kernel may live, whatever it does; 0: no limit."
+    )
     kernel_max_processes: int = _option(512, "Processes and threads of one kernel.")
     kernel_max_open_files: int = _option(1024, "Open files of each process of a kernel.")
     kernel_max_file_bytes: int = _option(2 * 1024**3, "Largest file that code may write.")
+    kernel_tmp_bytes: int = _option(
+        512 * 1024**2, "Size of a kernel's `/tmp`, and of its home folder; both count as its memory."
+    )
+    kernel_shm_bytes: int = _option(
+        256 * 1024**2, "Size of a kernel's `/dev/shm`, which counts as its memory."
+    )
+    kernel_read_only_paths: str = _option(
+        "", "More folders of this machine that code may read, comma separated absolute paths."
+    )
+    kernel_uid_range: str = _option(
+        "200000-265535",
+        "Uids of the kernels of a service that is root, one for each: the first and the last. Nobody else on the machine may have one of them.",
+    )
     kernel_network: str = _option(
         "none",
         "What a session may reach that asks for nothing: `none`, `allowlist` (the `kernel_allowed_hosts`) or `full` (every public host).",
@@ -152,6 +184,9 @@ class Settings:
     max_model_text_bytes: int = _option(16 * 1024, "Longest text that a tool message shows to a model.")
     max_file_bytes: int = _option(1024**3, "Largest file that can be uploaded.")
     max_workspace_bytes: int = _option(4 * 1024**3, "Sum of the files of one session.")
+    max_workspace_files: int = _option(
+        100_000, "Files and folders that code may make in one session's workspace."
+    )
     rate_limit: int = _option(0, "Requests per minute and token; 0: no limit.")
 
     # LibreChat
@@ -200,14 +235,44 @@ def allowed_networks(settings: Settings) -> tuple[str, ...]:
     return tuple(dict.fromkeys((settings.kernel_network, *listed(settings.kernel_allowed_networks))))
 
 
+def uid_range(settings: Settings) -> tuple[int, int]:
+    """The first and the last uid for kernels. Raises SettingsError."""
+    found = re.fullmatch(r"\s*([0-9]{4,10})\s*-\s*([0-9]{4,10})\s*", settings.kernel_uid_range)
+    first, last = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not 1000 <= first <= last < 2**31:
+        raise SettingsError(
+            "kernel_uid_range must be two uids, 1000 or more, the lower one first: FIRST-LAST."
+        )
+    return first, last
+
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
+
+
+def _validate_lists(settings: Settings) -> None:
+    if unknown := set(listed(settings.kernel_allowed_networks)) - set(NETWORKS):
+        raise SettingsError(f"kernel_allowed_networks: '{min(unknown)}' is none of: {', '.join(NETWORKS)}.")
+    for name in listed(settings.fork_server_imports):
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise SettingsError(f"fork_server_imports: '{name}' is not the name of a module.")
+    for path in listed(settings.kernel_read_only_paths):
+        if not path.startswith("/"):
+            raise SettingsError(f"kernel_read_only_paths: '{path}' is not an absolute path.")
+    for origin in listed(settings.allow_origins):
+        if origin != EVERY_ORIGIN and not _ORIGIN.fullmatch(origin.lower()):
+            raise SettingsError(f"allow_origins: '{origin}' is not an origin, like https://chat.example.org.")
+
+
 def validate(settings: Settings) -> None:
     """Raise SettingsError, with one sentence that names the setting, for a value that can't work."""
     for option in options():
         _validate_alone(option, getattr(settings, option.name))
-    if unknown := set(listed(settings.kernel_allowed_networks)) - set(NETWORKS):
-        raise SettingsError(f"kernel_allowed_networks: '{min(unknown)}' is none of: {', '.join(NETWORKS)}.")
+    _validate_lists(settings)
+    uid_range(settings)
     for is_wrong, sentence in (
         (0 < settings.kernel_cpus < 0.01, "kernel_cpus must be 0 or at least 0.01."),
+        (0 < settings.kernel_cpu_seconds < 1, "kernel_cpu_seconds must be 0 or at least 1."),
+        (0 < settings.kernel_wall_seconds < 1, "kernel_wall_seconds must be 0 or at least 1."),
         (settings.port > 65535, "port must be between 0 and 65535."),
         (
             not re.fullmatch("[!-~]*", settings.token),
@@ -251,6 +316,7 @@ _POSITIVE = frozenset(
         ),
         *("max_body_bytes", "max_code_bytes", "max_output_bytes", "max_mime_bytes", "max_display_bytes"),
         *("max_outputs", "max_model_text_bytes", "max_file_bytes", "max_workspace_bytes"),
+        "max_workspace_files",
     }
 )
 _AT_LEAST = {
@@ -258,5 +324,7 @@ _AT_LEAST = {
     "kernel_max_processes": 24,
     "kernel_max_open_files": 64,
     "kernel_max_file_bytes": 1024**2,
+    "kernel_tmp_bytes": 1024**2,
+    "kernel_shm_bytes": 1024**2,
 }
 """What a kernel needs to come up at all (the sandbox's own bounds)."""

@@ -22,14 +22,12 @@ metadata what is missing (names as in the gateway's `bounding.py`, which does it
 gets around this).
 """
 
-import codecs
 import faulthandler
 import importlib.abc
 import importlib.util
 import json
 import os
 import re
-import select
 import shutil
 import sys
 import threading
@@ -38,8 +36,7 @@ from pathlib import Path
 INLINE = "module://matplotlib_inline.backend_inline"
 MAX_STREAM_CHARACTERS = 2 * 1024 * 1024
 """Of one stream message: head and tail together."""
-PIPE_BYTES = 64 * 1024
-"""What a pipe holds: more than that is not waited for."""
+OVERWRITTEN = re.compile(r"^[^\n]*\r(?=[^\n])", re.MULTILINE)
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 MAX_WAITING_MESSAGES = 100
 """That the kernel keeps for each reader before it waits."""
@@ -57,9 +54,6 @@ def load_ipython_extension(shell):
             send_in_flush(kernel.iopub_thread)
             cut_huge_streams(kernel.session)
             pack_any_text(kernel.session)
-            for stream in (sys.stdout, sys.stderr):
-                if getattr(stream, "_should_watch", False):
-                    read_before_flush(stream)
             stop_echoing()
 
 
@@ -106,48 +100,6 @@ def send_in_flush(iopub_thread):
     iopub_thread.send_multipart = send_multipart
 
 
-def read_before_flush(stream):
-    """What programs wrote to descriptor 1 or 2 comes before what the code shows next.
-
-    ipykernel reads them in a thread of its own, which may come late: a value then stands before what
-    a program printed. Here a flush reads what is there. Chunks no longer cut characters in two either.
-    """
-    descriptor, reading, owner = stream._fid, threading.Lock(), os.getpid()
-    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-    ready, waiting = select.poll(), select.poll()  # one serves one thread at a time
-    for poll in (ready, waiting):
-        poll.register(descriptor, select.POLLIN)
-    stop_watching(stream)
-    flush = stream.flush
-
-    def read():
-        with reading:
-            if ready.poll(0) and stream._should_watch:
-                stream.write(decoder.decode(os.read(descriptor, PIPE_BYTES)))
-
-    def watch():
-        while stream._should_watch:
-            waiting.poll()
-            read()
-
-    def flush_all():
-        if os.getpid() == owner:  # a fork must not read what is its parent's
-            read()
-        flush()
-
-    stream._should_watch = True
-    stream.flush = flush_all
-    stream.watch_fd_thread = threading.Thread(target=watch, daemon=True)
-    stream.watch_fd_thread.start()
-
-
-def stop_watching(stream):
-    """Ends ipykernel's reader, as the stream's `close` does."""
-    stream._should_watch = False
-    os.write(stream._original_stdstream_fd, b"\0")
-    stream.watch_fd_thread.join()
-
-
 def cut_huge_streams(session):
     """Wraps the `send` of the kernel's `Session`, which gets streams as ready messages."""
     send = session.send
@@ -188,8 +140,12 @@ def without_surrogates(value):
 
 
 def cut_stream(message):
-    """Cuts the text of a stream message in place, if it is too long."""
+    """Cuts the text of a stream message in place, if it is too long without what it overwrites itself."""
     text = message["content"].get("text")
+    if isinstance(text, str) and len(text) > MAX_STREAM_CHARACTERS:
+        # The first line may overwrite what was sent before.
+        text = OVERWRITTEN.sub(lambda found: "" if found.start() else "\r", text)
+        message["content"]["text"] = text
     if isinstance(text, str) and len(text) > MAX_STREAM_CHARACTERS:
         half = MAX_STREAM_CHARACTERS // 2
         dropped = len(LONE_SURROGATE.sub("\ufffd", text[half:-half]).encode())

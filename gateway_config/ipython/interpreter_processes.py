@@ -10,6 +10,7 @@ import contextlib
 import os
 import select
 import signal
+import threading
 import time
 
 POLITE_SECONDS = 0.5  # between SIGTERM and SIGKILL
@@ -32,7 +33,7 @@ class RunProcesses:
     def begin(self, info=None):
         """Called before each cell; code that runs cells itself is still one run."""
         run = self._shell.kernel.get_parent("shell").get("header", {}).get("msg_id")
-        if run != self._run:
+        if run != self._run and threading.current_thread() is threading.main_thread():
             self._run = run
             self._since = int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS)
             self._before = set(process_ids())

@@ -14,13 +14,21 @@ c = get_config()  # type: ignore[name-defined]  # noqa: F821
 c.HistoryManager.enabled = False
 
 _extensions = []
-for _name in ("interpreter_kernel", "interpreter_processes"):
+for _name in (
+    "interpreter_kernel",
+    "interpreter_pipes",
+    "interpreter_streams",
+    "interpreter_threads",
+    "interpreter_ends",
+    "interpreter_processes",
+):
     _path = Path(__file__).with_name(f"{_name}.py")
     if _path.is_file() and _name not in sys.modules:
         _spec = importlib.util.spec_from_file_location(_name, _path)
         _module = importlib.util.module_from_spec(_spec)
         sys.modules[_name] = _module
         _spec.loader.exec_module(_module)
-        _extensions.append(_name)
+        if hasattr(_module, "load_ipython_extension"):
+            _extensions.append(_name)
 if _extensions:
     c.InteractiveShellApp.extensions = _extensions

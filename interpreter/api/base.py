@@ -15,12 +15,13 @@ from tornado.web import RequestHandler, stream_request_body
 
 from interpreter.api import accept, auth
 from interpreter.api.body import LINGER, MAX_DRAINED_BYTES, Body
+from interpreter.api.cors import CrossOrigin
 from interpreter.api.jsonbody import find_surrogate, parse_json
 from interpreter.api.limits import RateLimiter
 from interpreter.api.mediatype import check_media_type
 from interpreter.api.operations import Access, Operation
 from interpreter.api.query import read_query
-from interpreter.api.responses import CLIENT_CLOSED, Responses
+from interpreter.api.responses import CLIENT_CLOSED
 from interpreter.api.schemas import Schemas
 from interpreter.api.services import Services
 from interpreter.errors import (
@@ -55,7 +56,7 @@ class Toolbox:
 
 
 @stream_request_body
-class BaseHandler(Responses):
+class BaseHandler(CrossOrigin):
     """Subclass it, fill `operations` (by method) and define ``do_get``, ``do_post`` …"""
 
     operations: ClassVar[Mapping[str, Operation]] = {}
@@ -95,6 +96,8 @@ class BaseHandler(Responses):
     async def prepare(self) -> None:
         """Decide whether the request is welcome, before its body is read."""
         self.request.connection.set_max_body_size(_UNBOUNDED)  # type: ignore[union-attr]  # ours is in Body
+        if self.answer_preflight():
+            return
         try:
             await self._admit()
         except UnauthorizedError as error:
@@ -349,6 +352,7 @@ class BaseHandler(Responses):
 class PageHandler(BaseHandler):
     """A page for browsers: it says so, and allows nothing but its own styles, images and forms."""
 
+    cross_origin: ClassVar[bool] = False
     _POLICY = (
         "default-src 'none'; style-src 'self'; img-src 'self' data:; script-src 'self'; "
         "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"

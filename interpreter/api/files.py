@@ -2,24 +2,21 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable
 from typing import ClassVar
 from urllib.parse import quote
 
 from tornado.web import HTTPError
 
-from interpreter.api.base import BaseHandler
 from interpreter.api.operations import Access, Answer, Operation, json_answer
 from interpreter.api.ranges import find_range, http_date, is_unchanged
 from interpreter.api.receivers import MultipartReceiver, RawReceiver, Receiver
-from interpreter.errors import InterpreterError, InvalidRequestError, RangeNotSatisfiableError, TooLargeError
+from interpreter.api.uploads import UploadHandler
+from interpreter.errors import InvalidRequestError, RangeNotSatisfiableError, TooLargeError
 from interpreter.sessions import Session
 from interpreter.workspace import FileInfo, Files, OpenFile
 
 _TAG = "Files"
 _CHUNK = 1024**2  # bytes of a download in memory
-_FORM_OVERHEAD = 1024**2  # bytes of a form that are not content
-_UPLOAD_TIMEOUT = 6 * 3600.0  # seconds for one body: a gigabyte over half a megabit per second
 _DEFAULT_LIMIT = 1000
 _POLICY = (
     "sandbox; default-src 'none'; img-src 'self'; media-src 'self'; style-src 'unsafe-inline'; "
@@ -30,10 +27,8 @@ _SHOWN = re.compile(r"image/(png|jpeg|gif|webp|avif|bmp)|(audio|video)/[\w.+-]+|
 _FILE = json_answer("The file.", "File")
 
 
-class _FilesHandler(BaseHandler):
-    """What both routes share: the session, and a body that is taken as it comes."""
-
-    receiver: Receiver | None = None
+class _FilesHandler(UploadHandler[Receiver]):
+    """What both routes share: the session."""
 
     def _session(self) -> Session:
         """The session, which is in use by this."""
@@ -53,47 +48,10 @@ class _FilesHandler(BaseHandler):
                 "The path of the URL is not UTF-8; percent-encode it as UTF-8.", param="path"
             ) from error
 
-    def make_receiver(self, session: Session) -> Receiver | None:
-        """What takes the body of this request, None when it is not an upload."""
-        return None
-
-    async def _admit(self) -> None:
-        await super()._admit()
-        if not self._finished and self.request.method in ("PUT", "POST"):
-            self.receiver = self.make_receiver(self._session())
-            self.request.connection.set_body_timeout(_UPLOAD_TIMEOUT)  # type: ignore[union-attr]
-
-    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
-        if self.receiver is None or self._refusal is not None:
-            return super().data_received(chunk)
-        return self._receive(self.receiver, chunk)
-
-    async def _receive(self, receiver: Receiver, chunk: bytes) -> None:
-        try:
-            await receiver.feed(chunk)
-        except InterpreterError as error:
-            receiver.discard()
-            if not self._client_gone:
-                self._refuse(error)
-        if self._client_gone:  # meanwhile
-            receiver.discard()
-
     async def _finish_upload(self) -> list[FileInfo]:
         """Put in place what was received, if the session is still there."""
-        assert self.receiver is not None
         self._session()
         return await self.receiver.finish()
-
-    def on_connection_close(self) -> None:
-        super().on_connection_close()
-        self._discard()
-
-    def on_finish(self) -> None:
-        self._discard()
-
-    def _discard(self) -> None:
-        if self.receiver is not None:
-            self.receiver.discard()
 
 
 class FilesHandler(_FilesHandler):
@@ -119,21 +77,13 @@ class FilesHandler(_FilesHandler):
         ),
     }
 
-    @property
-    def max_body_bytes(self) -> int:
-        settings = self.services.settings
-        if self.request.method == "POST":
-            return settings.max_workspace_bytes + _FORM_OVERHEAD
-        return settings.max_body_bytes
-
     def _too_large(self) -> TooLargeError:
         return TooLargeError(
             f"The files are over max_workspace_bytes ({self.services.settings.max_workspace_bytes}); send less."
         )
 
-    def make_receiver(self, session: Session) -> Receiver:
-        content_type = self.request.headers.get("Content-Type", "")
-        return MultipartReceiver(self.services.workspaces, session, content_type)
+    async def make_receiver(self) -> Receiver:
+        return MultipartReceiver(self.services.workspaces, self._session(), self.content_type)
 
     async def do_get(self, session_id: str) -> None:
         query = self.read_query()
@@ -201,7 +151,8 @@ class FileHandler(_FilesHandler):
     def _too_large(self) -> TooLargeError:
         return TooLargeError(f"The file is over max_file_bytes ({self.max_body_bytes}); send a smaller one.")
 
-    def make_receiver(self, session: Session) -> Receiver:
+    async def make_receiver(self) -> Receiver:
+        session = self._session()
         if "Content-Range" in self.request.headers:
             raise InvalidRequestError("Send the whole file; parts are not taken.", param="Content-Range")
         return RawReceiver(self.services.workspaces, session, self.path_kwargs["path"])

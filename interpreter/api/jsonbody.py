@@ -5,6 +5,7 @@ import math
 from typing import Any, NoReturn
 
 from interpreter.errors import InvalidRequestError
+from interpreter.jsontext import dump
 
 MAX_VALUES = 100_000
 MAX_DEPTH = 100
@@ -33,7 +34,7 @@ def parse_json(body: bytes) -> Any:
 def dump_json(value: Any) -> bytes:
     """UTF-8 JSON on one line. Text with lone surrogates, which UTF-8 can't hold, is escaped."""
     try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+        return dump(value, separators=(",", ":"))
     except UnicodeEncodeError:
         return json.dumps(value, separators=(",", ":")).encode()
 
@@ -93,11 +94,13 @@ def _finite(text: str) -> float:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) != len(pairs):
-        seen: set[str] = set()
-        name = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise InvalidRequestError(f"The field {name[:100]!r} is given twice; give it once.", param=name[:100])
+    value: dict[str, Any] = {}
+    for name, item in pairs:
+        if name in value:
+            raise InvalidRequestError(
+                f"The field {name[:100]!r} is given twice; give it once.", param=name[:100]
+            )
+        value[name] = item
     return value
 
 

@@ -104,6 +104,8 @@ class MultipartReader:
         filename = options.get(b"filename")
         if filename is None and (extended := _EXTENDED_NAME.search(self._disposition)):
             filename = unquote_to_bytes(extended[1])  # as older clients write names beyond ASCII
+        elif filename is not None:
+            filename = filename.replace(b"%22", b'"')  # as browsers, urllib3 and Node's form-data write it
         self._events.append(
             PartBegin(
                 options.get(b"name", b"").decode("utf-8", "replace"),

@@ -1,8 +1,9 @@
 """The record for readers: list and search, the notebook as a file or a page, its verification."""
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
 from interpreter.api.accept import weight
 from interpreter.api.base import BaseHandler
@@ -10,6 +11,7 @@ from interpreter.api.notebook_page import render_page
 from interpreter.api.operations import Answer, Operation, json_answer
 from interpreter.api.paging import page_of
 from interpreter.api.query import read_time
+from interpreter.api.streaming import send_file
 from interpreter.errors import ConflictError, NotFoundError, UnavailableError
 from interpreter.models import JSON
 
@@ -79,35 +81,45 @@ class NotebookHandler(RecordHandler):
                     {NOTEBOOK_TYPE: "NotebookFile", "text/html": None},
                 )
             },
+            query="NotebookQuery",
             page=True,
         )
     }
 
     async def do_get(self, session_id: str) -> None:
         record = await self.find_record(session_id)
-        notebook = await self._notebook(record)
-        self.set_header("Vary", "Accept")
-        if self.wants_page():
-            self.set_header("Content-Type", "text/html; charset=utf-8")
-            self.set_header("Content-Security-Policy", _PAGE_POLICY)
-            self.finish(await asyncio.to_thread(render_page, notebook, record.info.id))
-            return
-        self.set_header("Content-Type", NOTEBOOK_TYPE)
-        self.set_header("Content-Disposition", f'inline; filename="{record.info.id}.ipynb"')
-        self.finish(notebook)
+        download = "download" in self.read_query()
+        self.add_header("Vary", "Accept")
+        with await self._notebook(record) as notebook:
+            size = notebook.seek(0, os.SEEK_END)
+            notebook.seek(0)
+            if self.wants_page():
+                page = await asyncio.to_thread(
+                    render_page, notebook, size, record.info.id, f"/v1/notebooks/{record.info.id}?download=1"
+                )
+                self.set_header("Content-Type", "text/html; charset=utf-8")
+                self.set_header("Content-Security-Policy", _PAGE_POLICY)
+                self.finish(page)
+                return
+            self.set_header("Content-Type", NOTEBOOK_TYPE)
+            how = "attachment" if download else "inline"
+            self.set_header("Content-Disposition", f'{how}; filename="{record.info.id}.ipynb"')
+            await send_file(self, notebook, size)
 
     def wants_page(self) -> bool:
-        """A browser's weights decide; what names both alike gets the page."""
+        """A browser's weights decide; what names both alike gets the page, unless it is for download."""
+        if self.get_query_argument("download", ""):
+            return False
         header = self.request.headers.get("Accept", "")
         page = weight(header, "text/html")
         other = max(weight(header, NOTEBOOK_TYPE), weight(header, "application/json"))
         return self.accepts_html() and page >= other
 
-    async def _notebook(self, record: "SessionRecord") -> bytes:
-        """The notebook's bytes; ConflictError when the journal is damaged, NotFoundError when it is gone."""
+    async def _notebook(self, record: "SessionRecord") -> BinaryIO:
+        """The notebook as a file; ConflictError when the journal is damaged, NotFoundError when it is gone."""
         session_id = record.info.id
         try:
-            notebook = await self.services.recorder.notebook(session_id)
+            notebook = await self.services.recorder.open_notebook(session_id)
             if notebook is None and await asyncio.to_thread(record.path.exists):
                 raise _damaged(session_id)
         except FileNotFoundError:
@@ -135,8 +147,9 @@ class VerifyHandler(RecordHandler):
     }
 
     async def do_get(self, session_id: str) -> None:
-        record = await self.find_record(session_id)
-        result = await self.services.recorder.verify(record.info.id)
+        if not self.principal.may_review:  # reviewers are told, too, of a record that is not there any more
+            await self.find_record(session_id)
+        result = await self.services.recorder.verify(self.session_id_of(session_id))
         if result is None:
             raise _not_found()
         self.reply({"valid": result.valid, "runs": result.runs, "problems": list(result.problems)})

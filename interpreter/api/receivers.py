@@ -12,12 +12,21 @@ MAX_FILES = 1000  # in one multipart body
 _MAX_FIELD_BYTES = 4096
 
 
-class Receiver(Protocol):
-    """Feed it the body, then `finish` it, or `discard` it at any time."""
+class Sink(Protocol):
+    """What takes a body: feed it, or discard it at any time."""
 
-    async def feed(self, chunk: bytes) -> None: ...
-    async def finish(self) -> list[FileInfo]: ...
-    def discard(self) -> None: ...
+    async def feed(self, chunk: bytes) -> None:
+        """Take a piece of the body. Raises InterpreterError."""
+
+    def discard(self) -> None:
+        """Leave nothing behind."""
+
+
+class Receiver(Sink, Protocol):
+    """One that makes files of it."""
+
+    async def finish(self) -> list[FileInfo]:
+        """Put the files in their places. Raises as `feed`."""
 
 
 class RawReceiver:

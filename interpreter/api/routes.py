@@ -12,6 +12,7 @@ from tornado.web import Application, HTTPError, RequestHandler, StaticFileHandle
 
 from interpreter.api import admin, files, health, notebooks, pages, runs, sessions, tools
 from interpreter.api.base import BaseHandler, Toolbox, UnknownRouteHandler
+from interpreter.api.cors import AllowedOrigins
 from interpreter.api.limits import RateLimiter
 from interpreter.api.logouts import Logouts
 from interpreter.api.metrics import RequestMetrics
@@ -108,8 +109,8 @@ def make_application(
 ) -> Application:
     """The whole application. Without a ``cookie_secret``, browsers log in again after a restart.
 
-    ``extra_routes`` come first, so that a front end may take a path of its own; ``toolbox`` is the one
-    that they were made with.
+    ``extra_routes`` come before the pages, so that a front end may take one's path, and after ``/v1``,
+    which is asked most: rules are tried in order. ``toolbox`` is the one that they were made with.
     """
     toolbox = toolbox or make_toolbox(services)
     metrics = RequestMetrics(services.registry)
@@ -118,18 +119,22 @@ def make_application(
         log_request(handler)
         metrics.observe(handler)
 
+    rules = make_routes(services, toolbox)
+    own = [rule for rule in rules if rule.regex.pattern.startswith("/v1/")]
+    others = [rule for rule in rules if rule not in own]
     static = [
         URLSpec(r"/static/(.*)", StaticHandler, {"path": str(static_path)}),
         URLSpec(r"/(favicon\.ico|robots\.txt)", StaticHandler, {"path": str(static_path)}),
     ]
     return GuardedApplication(
-        [*extra_routes, *make_routes(services, toolbox), *static],
+        [*own, *extra_routes, *others, *static],
         default_handler_class=UnknownRouteHandler,
         default_handler_args={"toolbox": toolbox, "route": "(unknown)"},
         log_function=finished,
         template_path=str(template_path),
         cookie_secret=(cookie_secret or secrets.token_bytes(32)).hex(),
         logouts=Logouts(),
+        allowed_origins=AllowedOrigins.from_settings(services.settings),
         xsrf_cookie_kwargs={"httponly": True, "samesite": "Strict"},
         openapi=build_openapi(((path, handler.operations) for path, handler in ROUTES), toolbox.schemas),
     )

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from interpreter.api.base import BaseHandler
-from interpreter.api.jsonbody import has_surrogate
+from interpreter.api.jsonbody import dump_json, has_surrogate
 from interpreter.api.operations import Access, Answer, Operation, json_answer
 from interpreter.api.paging import page_of
 from interpreter.api.sse import EVENT_STREAM, send_events, wants_events
+from interpreter.api.streaming import unbroken, write_bytes
 from interpreter.api.validity import while_valid
 from interpreter.errors import InvalidRequestError, TooLargeError
 from interpreter.models import Run, RunRequest
@@ -60,11 +61,12 @@ class RunAnswers(BaseHandler):
         return request, body
 
     async def wait_for(self, active: "ActiveRun | RecordedRun") -> Run:
-        """The ended run; a client that goes away cancels it."""
+        """The ended run; a client that goes away cancels it, unless another one waits for it, too."""
+        active.clients += 1
         try:
             return await active.wait()
         except asyncio.CancelledError:
-            await self._cancel(active)
+            await self._abandon(active)
             raise
 
     async def answer(
@@ -72,15 +74,15 @@ class RunAnswers(BaseHandler):
     ) -> None:
         """Answer as the client asked: the ended run, its events, or the run as it stands."""
         if body.get("stream", wants_events(self.request.headers.get("Accept", ""))):
-            await self._stream(active, request)
+            await self._stream(active)
         elif request.background:
             self.set_header("Location", f"/v1/runs/{active.run.id}")
             self.reply(active.run.as_json(), 202)
         else:
             self.reply((await self.wait_for(active)).as_json())
 
-    async def _stream(self, active: "ActiveRun | RecordedRun", request: RunRequest) -> None:
-        ended = False
+    async def _stream(self, active: "ActiveRun | RecordedRun") -> None:
+        ended, active.clients = False, active.clients + 1
         try:
             ended = await while_valid(
                 send_events(self, active.events(), self.settings_.keepalive_interval),
@@ -88,11 +90,13 @@ class RunAnswers(BaseHandler):
                 self.principal.token_id,
             )
         finally:
-            if not ended and not request.background:
-                await self._cancel(active)
+            if not ended:
+                await self._abandon(active)
 
-    async def _cancel(self, active: "ActiveRun | RecordedRun") -> None:
-        await self.services.runs.cancel(self.principal, active.run.id, reason=_GONE)
+    async def _abandon(self, active: "ActiveRun | RecordedRun") -> None:
+        active.clients -= 1
+        if active.clients <= 0:
+            await self.services.runs.cancel(self.principal, active.run.id, reason=_GONE)
 
     def _idempotency_key(self) -> str | None:
         key = self.request.headers.get("Idempotency-Key")
@@ -136,9 +140,18 @@ class SessionRunsHandler(RunAnswers):
         query, runs = self.read_query(), self.services.runs
         ids = await runs.list_ids(self.principal, self.session_id_of(session_id))
         page = page_of(ids[::-1], query, id_of=str, show=lambda run_id: {"id": run_id})
-        # Outputs are read for this page only.
-        data = [(await runs.get(self.principal, item["id"])).as_json() for item in page["data"]]
-        self.reply({**page, "data": data})
+        await self._send_runs(page)
+
+    async def _send_runs(self, page: Mapping[str, Any]) -> None:
+        """Answer with the page's list. Its runs are read one after another, as the client takes them."""
+        begin, _, end = dump_json({**page, "data": []}).partition(b"[]")
+        self.set_header("Content-Type", "application/json")
+        async with unbroken(self):
+            self.write(begin + b"[")
+            for position, item in enumerate(page["data"]):
+                run = await self.services.runs.get(self.principal, item["id"])
+                await write_bytes(self, (b"," if position else b"") + dump_json(run.as_json()))
+            self.finish(b"]" + end)
 
 
 class OneOffRunsHandler(RunAnswers):

@@ -187,6 +187,9 @@ def _queries() -> dict[str, JSON]:
                 "order": {"enum": ["asc", "desc"], "default": "asc", "description": "By path."},
             }
         ),
+        "NotebookQuery": request(
+            {"download": {"enum": ["1"], "description": "The file, to be saved; never a page."}}
+        ),
         "EventsQuery": request(
             {"after": {"type": "integer", "minimum": 0, "description": "The last event that was seen."}}
         ),

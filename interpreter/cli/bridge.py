@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from interpreter.cli.client import Address
 from interpreter.cli.exchange import Answer, Question, exchange
-from interpreter.frontends import mcp_protocol as protocol
-from interpreter.frontends.mcp_protocol import Message, RpcError
+from interpreter.frontends.mcp import protocol
+from interpreter.frontends.mcp.protocol import Message, RpcError
 from interpreter.models import JSON
 
 LEAVE_TIMEOUT = 5.0  # seconds to tell the service that the client has gone

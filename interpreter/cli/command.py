@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from abc import abstractmethod
 from typing import Any, ClassVar
 
 from jupyter_core.application import base_aliases
@@ -45,9 +46,9 @@ class Command(InterpreterApp):
             self.fail(str(error))
         self.exit(code)
 
+    @abstractmethod
     async def main(self, settings: Settings) -> int:
         """The work; the exit code. May raise SettingsError and InterpreterError."""
-        raise NotImplementedError
 
     def only_argument(self, what: str) -> str:
         """The one argument. Raises SettingsError when there is none, or more."""

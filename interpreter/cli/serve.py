@@ -11,6 +11,7 @@ from urllib.parse import quote
 from interpreter.app import InterpreterApp
 from interpreter.cli.output import say
 from interpreter.errors import InterpreterError, SettingsError
+from interpreter.eventloop import new_event_loop
 from interpreter.runtime_file import remove_runtime_file, write_runtime_file
 from interpreter.service import Service
 from interpreter.settings import Settings
@@ -34,7 +35,8 @@ class ServeApp(InterpreterApp):
         super().start()
         give_memory_back()
         try:
-            asyncio.run(serve(self.settings()))
+            with asyncio.Runner(loop_factory=new_event_loop) as runner:
+                runner.run(serve(self.settings()))
         except (SettingsError, InterpreterError) as error:
             self.fail(str(error))
 

@@ -13,6 +13,9 @@ from interpreter.models import Principal
 if TYPE_CHECKING:
     from interpreter.sessions import Session
 
+CHAT_HEADERS = ("X-Session-Id", "X-OpenWebUI-Chat-Id")
+"""Headers in which front ends name the conversation."""
+
 METADATA_KEY = "chat"
 _KEPT_ENDINGS = 10_000
 _KEY = re.compile(r"[\x21-\x7e][\x20-\x7e]{0,254}")

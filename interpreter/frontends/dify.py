@@ -16,8 +16,8 @@ from interpreter.api.operations import Access, Answer, Operation
 from interpreter.errors import InterpreterError, InvalidRequestError
 from interpreter.frontends.dialect import JSON_TYPE, DialectHandler, make_specs, text_of
 from interpreter.frontends.keys import KeyHandler
-from interpreter.frontends.librechat.answers import texts_of
-from interpreter.frontends.librechat.languages import find_language
+from interpreter.frontends.languages import find_language
+from interpreter.frontends.texts import texts_of
 from interpreter.models import JSON, Run, RunStatus
 
 PREFIX = "/dify"

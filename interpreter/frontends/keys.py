@@ -3,7 +3,7 @@
 from interpreter.api.operations import Operation
 from interpreter.errors import RateLimitedError
 from interpreter.frontends.dialect import DialectHandler
-from interpreter.frontends.librechat.identity import Identifier, Identity
+from interpreter.frontends.identity import Identifier, Identity
 
 
 class KeyHandler(DialectHandler):
@@ -18,7 +18,7 @@ class KeyHandler(DialectHandler):
         return self._identity
 
     async def _authenticate(self, operation: Operation | None) -> None:
-        identity = self._identity = await Identifier(self.services.tokens, None).find(self.request.headers)
+        identity = self._identity = await Identifier(self.services.tokens).find(self.request.headers)
         self._principal = identity.principal
         self.token_id = identity.principal.token_id
         if seconds := self.toolbox.rates.take(self.token_id):

@@ -8,9 +8,12 @@ metadata, content (each JSON), then raw buffers. Where something was cut, the me
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from interpreter.jsontext import Unread, load
 
 Parts = list[bytes]
 
@@ -22,6 +25,7 @@ _DROPPABLE = frozenset({"stream", "display_data", "update_display_data", "clear_
 _COMMS = frozenset({"comm_open", "comm_msg", "comm_close"})
 _MAX_HEADER_BYTES = 65536
 _MAX_PARENTS = 16
+_OVERWRITTEN = re.compile(r"^[^\n]*\r(?=[^\n])", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,9 @@ class Backlog:
         """The messages to send now, in order, given how many bytes wait already."""
         if waiting_bytes > self._bounds.max_waiting_bytes:
             header = _load(parts[0])
-            if header.get("msg_type") in _DROPPABLE or header.get("msg_type") in _COMMS:
+            if header.get("msg_type") in _COMMS:  # nothing of them is ever shown, so nothing is missing
+                return []
+            if header.get("msg_type") in _DROPPABLE:
                 self._withhold(parts)
                 return []
         message = bounded(parts, self._bounds)
@@ -124,14 +130,23 @@ def _cut_stream(parts: Parts, max_bytes: int) -> Parts:
     place, lost = _gap(parts[2])
     if lost:
         # One gap can be told of, so it grows around the one that the kernel made.
-        head, tail, dropped = _cut_between(text[:place], text[place:], max_bytes)
+        before, after = _without_overwritten(text[:place]), _without_overwritten(text[place:])
+        head, tail, dropped = _cut_between(before, after, max_bytes)
+        dropped += lost
     else:
-        head, tail, dropped = cut_text(text, max_bytes)
-    if dropped == 0:
+        head, tail, dropped = cut_text(_without_overwritten(text), max_bytes)
+    if head + tail == text:
         return parts
-    dropped += lost
-    note = {DROPPED_BYTES: dropped, DROPPED_AT: len(head)}
-    return [*parts[:2], _noted(parts[2], note), _dump(content | {"text": head + tail})]
+    metadata = _noted(parts[2], {DROPPED_BYTES: dropped, DROPPED_AT: len(head)}) if dropped else parts[2]
+    return [*parts[:2], metadata, _dump(content | {"text": head + tail})]
+
+
+def _without_overwritten(text: str) -> str:
+    """The text without what a carriage return takes back, so that a progress bar is not cut in two.
+
+    A return stays at the start: what it takes back came in an earlier message.
+    """
+    return _OVERWRITTEN.sub(lambda found: "" if found.start() else "\r", text)
 
 
 def _cut_between(before: str, after: str, max_bytes: int) -> tuple[str, str, int]:
@@ -178,9 +193,10 @@ def _cut_bundle(parts: Parts, max_bytes: int) -> Parts:
     dropped = sum(map(len, parts[4:]))  # buffers of a bundle carry nothing that a notebook keeps
     room = max_bytes * 3 // 4
     values = data if isinstance(data, Mapping) else {}
-    for mime, value in sorted(values.items(), key=lambda item: len(_dump(item[1]))):
-        size = len(_dump(value))
-        if size > room:
+    sizes = {m: v.size if isinstance(v, Unread) else len(_dump(v)) for m, v in values.items()}
+    for mime, value in sorted(values.items(), key=lambda item: sizes[item[0]]):
+        size = sizes[mime]
+        if size > room or isinstance(value, Unread):
             dropped += size
             notices.append(f"[{mime} of {size} bytes was left out: too large]")
         else:
@@ -227,9 +243,12 @@ def _short(part: bytes) -> bytes:
 
 
 def _load(part: bytes) -> dict[str, Any]:
-    """A kernel can send anything; what is no JSON object counts as an empty one."""
+    """A kernel can send anything; what is no JSON object counts as an empty one.
+
+    Without what holds too many values: parsing it would take much memory, and time of every session.
+    """
     try:
-        value = json.loads(part)
+        value, _ = load(str(part, "utf-8", "replace"))
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

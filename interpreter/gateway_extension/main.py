@@ -68,6 +68,10 @@ def _run_gateway(token: str, options: list[str]) -> int:
     sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
     from kernel_gateway.gatewayapp import KernelGatewayApp  # noqa: PLC0415
 
+    from interpreter.eventloop import make_default  # noqa: PLC0415
+
+    make_default()
+
     os.environ["KG_AUTH_TOKEN"] = token  # setenv(3) does not reach /proc/PID/environ
     KernelGatewayApp.launch_instance(argv=options)
     return 0

@@ -1,6 +1,7 @@
 """Kernel managers: one for each kernel, and the one that holds them all."""
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -32,6 +33,13 @@ RECONNECT_INTERVAL_MS = 10
 """ZeroMQ waits 100 ms by default before it tries again to reach a kernel that is just starting."""
 MAX_ZMQ_SOCKETS = 65536
 """Of the gateway's context; each kernel needs about eight, the default of 1023 ends at 120 kernels."""
+INTERRUPT_REPLY_TIMEOUT = 1.0
+"""Seconds in which a kernel that is interrupted by a message answers it, unless it does not listen."""
+MAX_OTHER_REPLIES = 100
+"""Messages that are looked at for that answer: who floods the socket is not listened to."""
+MAX_ZMQ_MESSAGE = 256 * 1024**2
+"""Bytes of one part of a message. What is bounded later has to fit into the gateway's memory first, and a kernel
+can send far more than it has: the same pages again and again. ZeroMQ hangs up on who sends more."""
 SANDBOX_PROVISIONER = "bubblewrap-provisioner"
 IOPUB_QUEUE = 100
 """Messages that wait in the gateway for a kernel that does not drop (see the kernels' extension)."""
@@ -100,6 +108,36 @@ class OneKernelManager(AsyncIOLoopKernelManager):
 
     is_alive = _async_is_alive  # type: ignore[assignment]  # as upstream does
 
+    async def _async_interrupt_kernel(self) -> None:
+        """Interrupt what runs now, and nothing that comes later.
+
+        Upstream keeps an interrupt of a kernel that is just being restarted for the new one, and lets one that is
+        a message go on its way while the next code may already be running: Deno then loses its result.
+        """
+        if not self.has_kernel:
+            return
+        if self._kernelspec.interrupt_mode != "message":
+            await super()._async_interrupt_kernel()
+            return
+        self._connect_control_socket()
+        socket, request = self._control_socket, self.session.msg("interrupt_request", content={})
+        self.session.send(socket, request)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(INTERRUPT_REPLY_TIMEOUT):
+                for _ in range(MAX_OTHER_REPLIES):
+                    if self._answers(await socket.recv_multipart(), request):
+                        return
+
+    interrupt_kernel = _async_interrupt_kernel  # type: ignore[assignment]
+
+    def _answers(self, frames: list[bytes], request: dict[str, Any]) -> bool:
+        try:
+            reply = self.session.deserialize(self.session.feed_identities(frames)[1])
+        except (ValueError, IndexError, TypeError, KeyError):  # the kernel may send anything
+            return False
+        parent: object = reply["parent_header"]
+        return isinstance(parent, dict) and parent.get("msg_id") == request["header"]["msg_id"]
+
     def connect_iopub(self, identity: bytes | None = None) -> Any:
         """A stream of the kernel's output. A kernel that waits for its reader needs no endless queue here."""
         stream = super().connect_iopub(identity=identity)
@@ -146,6 +184,7 @@ class AllKernelsManager(SeedingMappingKernelManager):  # type: ignore[misc]
         context.set(zmq.MAX_SOCKETS, MAX_ZMQ_SOCKETS)
         # The default of 1000 messages drops output without a word, the final idle included.
         context.setsockopt(zmq.RCVHWM, 0)
+        context.setsockopt(zmq.MAXMSGSIZE, MAX_ZMQ_MESSAGE)
         context.setsockopt(zmq.RECONNECT_IVL, RECONNECT_INTERVAL_MS)
         return context
 
@@ -171,6 +210,16 @@ class AllKernelsManager(SeedingMappingKernelManager):  # type: ignore[misc]
             if kernel_id not in self:
                 for connection in connections:
                     connection.end("The kernel was deleted.")
+
+    async def restart_kernel(self, kernel_id: str, now: bool = False) -> None:
+        """Restarts a kernel and connects its clients to the new one.
+
+        ZeroMQ does so by itself, unless it hung up because of what the old kernel sent.
+        """
+        await super().restart_kernel(kernel_id, now=now)
+        for connection in connections_of(kernel_id):
+            for stream in connection.channels.values():
+                _connect_again(stream.socket)
 
     async def end_all(self) -> None:
         """Ends all kernels at once, and waits for the clean-up of those that died before."""
@@ -255,6 +304,13 @@ async def _bury(kernel: OneKernelManager) -> None:
     if kernel.provisioner is not None:
         await kernel.provisioner.kill()
     await kernel.cleanup_resources()
+
+
+def _connect_again(socket: zmq.Socket[Any]) -> None:
+    endpoint = str(socket.get_string(zmq.LAST_ENDPOINT)).rstrip("\0")
+    with contextlib.suppress(zmq.ZMQError):  # that connection is over already
+        socket.disconnect(endpoint)
+    socket.connect(endpoint)
 
 
 def _signal_name(number: int) -> str:

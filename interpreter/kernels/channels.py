@@ -25,6 +25,7 @@ from interpreter.models import new_id
 log = logging.getLogger(__name__)
 
 MAX_FRAME_BYTES = 32 * 1024**2
+LARGE_FRAME_BYTES = 1024**2  # above the streams and results of most runs
 CLOSE_KERNEL_GONE = 4404  # our own gateway extension's close code for a deleted or dead kernel
 RECONNECT_DELAYS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0)  # seconds; about 7 s in all
 RECONNECT_TIMEOUT = 10.0  # seconds after which a lost kernel is given up, however the gateway behaves
@@ -190,7 +191,10 @@ class KernelChannels:
                 return
             _acknowledge_now(sock)
             try:
-                message = decode(frame, v1=self._v1)
+                if len(frame) > LARGE_FRAME_BYTES:  # which takes long: other sessions go on meanwhile
+                    message = await asyncio.to_thread(decode, frame, v1=self._v1)
+                else:
+                    message = decode(frame, v1=self._v1)
             except BadMessageError:
                 log.warning("The gateway sent a frame that is not a Jupyter message; it is skipped.")
                 continue

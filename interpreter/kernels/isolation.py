@@ -2,16 +2,17 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from interpreter.errors import InvalidRequestError, SettingsError
-from interpreter.gateway_extension.sandbox.limits import Limits
+from interpreter.gateway_extension.sandbox.command import HOME, WORKSPACE
 from interpreter.gateway_extension.sandbox.probe import Probe, probe
 from interpreter.gateway_extension.sandbox.proxy import Rule
 from interpreter.models import JSON
-from interpreter.settings import Settings, allowed_networks, listed
+from interpreter.settings import Settings, allowed_networks, listed, uid_range
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +97,7 @@ async def find_isolation(settings: Settings, *, is_local: bool) -> Isolation:
             Rule.parse(host)
         except ValueError as error:
             raise SettingsError(f"kernel_allowed_hosts: {error}.") from error
+    _check_read_only_paths(settings)
     found = await _look(settings)
     if found.sandboxed:
         log.info("%s", found.sentence)
@@ -110,10 +112,30 @@ async def find_isolation(settings: Settings, *, is_local: bool) -> Isolation:
     return found
 
 
+def _check_read_only_paths(settings: Settings) -> None:
+    """Raise SettingsError for a folder that is not there, or must not be seen, or would cover a kernel's own."""
+    private = [os.path.realpath(path) for path in (settings.state_dir, settings.record_dir) if path]
+    for path in listed(settings.kernel_read_only_paths):
+        real = os.path.realpath(path)
+        if not os.path.isdir(real):
+            raise SettingsError(f"kernel_read_only_paths: there is no folder '{path}'.")
+        if any(_is_within(own, real) or _is_within(real, own) for own in private):
+            raise SettingsError(f"kernel_read_only_paths: '{path}' would show the service's own files.")
+        if any(_is_within(own, os.path.normpath(path)) for own in _KERNELS_OWN):
+            raise SettingsError(f"kernel_read_only_paths: '{path}' would cover folders that each kernel has.")
+
+
+_KERNELS_OWN = (WORKSPACE, HOME, "/dev", "/proc", "/tmp", "/usr")  # noqa: S108
+
+
+def _is_within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
 async def _look(settings: Settings) -> Isolation:
     if settings.sandbox == "off":
         return Isolation(False, "the setting sandbox is off.", "Set it to auto.")
-    return isolation_of(await asyncio.to_thread(probe))
+    return isolation_of(await asyncio.to_thread(probe, uid_range(settings)))
 
 
 def isolation_of(found: Probe) -> Isolation:
@@ -134,23 +156,26 @@ def provisioner_options(settings: Settings, *, workspace_root: Path, runtime_dir
         "max_open_files": settings.kernel_max_open_files,
         "max_file_bytes": settings.kernel_max_file_bytes,
         "workspace_bytes": settings.max_workspace_bytes,
+        "max_workspace_files": settings.max_workspace_files,
+        "cpu_seconds": settings.kernel_cpu_seconds,
+        "wall_seconds": settings.kernel_wall_seconds,
+        # what counts as memory anyway must not promise more than that
+        "tmp_bytes": min(settings.kernel_tmp_bytes, settings.kernel_memory_bytes),
+        "shm_bytes": min(settings.kernel_shm_bytes, settings.kernel_memory_bytes),
     }
-    default = Limits()
-    # what counts as memory anyway must not promise more than that
-    small = {name: min(getattr(default, name), settings.kernel_memory_bytes) for name in _IN_MEMORY}
     return {
         **limits,
-        **small,
         "max_limits": limits,
         "network": settings.kernel_network,
         "allowed_networks": list(allowed_networks(settings)),
         "allowed_hosts": list(listed(settings.kernel_allowed_hosts)),
         "workspace_root": str(workspace_root),
         "runtime_dir": str(runtime_dir),
+        "uid_range": list(uid_range(settings)),
+        "read_only_paths": list(listed(settings.kernel_read_only_paths)),
+        "fork_server": settings.fork_server,
+        "fork_server_imports": list(listed(settings.fork_server_imports)),
     }
-
-
-_IN_MEMORY = ("tmp_bytes", "shm_bytes")
 
 
 def _sentence(text: str) -> str:

@@ -22,7 +22,8 @@ __all__ = ["Execution", "Kernel", "KernelDeath", "KernelDiedError"]
 RESYNC_INTERVAL = 0.3  # seconds between two kernel_info requests while waiting for a kernel
 CHECK_EVERY = 10  # of these requests: then the gateway is asked whether the kernel lives
 CHECK_TIMEOUT = 5.0  # seconds for the gateway to say so
-KEPT_LISTENERS = 8  # runs of the past whose late output still finds them
+KEPT_LISTENERS = 32  # runs of the past whose late output still finds them
+KEPT_BYTES = 16 * 1024**2  # that they said: beyond, the oldest go; the newest stays, however much it said
 
 
 class Kernel:
@@ -128,9 +129,15 @@ class Kernel:
         msg_type, content = execute_request(code)
         self._channels.send("shell", msg_type, content, execution.msg_id)
         self._executions[execution.msg_id] = self._current = execution
-        while len(self._executions) > KEPT_LISTENERS:
+        while (kept := len(self._executions)) > KEPT_LISTENERS or (
+            kept > 2 and self._held_bytes() > KEPT_BYTES
+        ):
             self._executions.popitem(last=False)
         return execution
+
+    def _held_bytes(self) -> int:
+        """About what the listeners keep of their runs, at the most."""
+        return sum(min(execution.received_bytes, KEPT_BYTES) for execution in self._executions.values())
 
     def abandon(self, execution: Execution) -> None:
         """Drop what an execution still says: it goes on against our will."""
@@ -240,6 +247,11 @@ class Kernel:
         """KernelDiedError when the kernel is dead."""
         if self.death is not None:
             raise KernelDiedError(self.death)
+
+    @property
+    def counts_all(self) -> bool:
+        """Whether each message that is missing counts as lost: the gateway is known to lose some."""
+        return not self._gateway.target.keeps_messages
 
     def is_origin(self, message: Message) -> bool:
         """Whether the message comes from the kernel's own process, as far as its id tells."""

@@ -19,6 +19,8 @@ class GatewayTarget:
     tls: ssl.SSLContext | None = None
     connect_timeout: float = 5.0
     request_timeout: float = 30.0
+    keeps_messages: bool = False
+    """Whether the gateway is one of ours, which keeps what a kernel says while our socket is lost."""
 
     def __repr__(self) -> str:
         return f"GatewayTarget({self.url}, auth={self.auth})"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from interpreter.jsontext import MAX_VALUES, Unread
 from interpreter.models import JSON
 from interpreter.outputs.streams import cut_text
 from interpreter.outputs.text import clean_text, sized_json, utf8_length
@@ -27,18 +28,24 @@ class OutputLimits:
 
 @dataclass(slots=True)
 class Bundle:
-    """Data and metadata of a display; ``size`` in bytes, and what its limits dropped."""
+    """Data and metadata of a display; ``size`` in bytes, ``values`` in its JSON, and what limits dropped."""
 
     data: JSON = field(default_factory=dict)
     metadata: JSON = field(default_factory=dict)
     size: int = 0
+    values: int = 0
     dropped_values: int = 0
+    dropped_crowds: int = 0
     dropped_bytes: int = 0
 
     def drop(self, size: int) -> None:
         """Count a value that was left out or cut."""
         self.dropped_values += 1
         self.dropped_bytes += size
+
+    def values_cost(self, limit: int) -> int:
+        """For how many bytes its values count, of ``limit`` bytes in which there may be `MAX_VALUES`."""
+        return self.values * limit // MAX_VALUES
 
 
 def read_bundle(data: Any, metadata: Any, max_mime_bytes: int) -> Bundle:
@@ -53,7 +60,12 @@ def read_bundle(data: Any, metadata: Any, max_mime_bytes: int) -> Bundle:
         if not isinstance(key, str) or (value is None and not _JSON_MIME.search(key)):
             continue
         mime = clean_text(key)
-        clean, size = _read_value(mime, value, max_mime_bytes)
+        if isinstance(value, Unread):
+            bundle.dropped_crowds += 1
+            bundle.dropped_bytes += value.size
+            notice = f"[{mime[:100]} of {value.size:,} bytes is not shown: it holds too many values]"
+            continue
+        clean, size, values = _read_value(mime, value, max_mime_bytes)
         if size > max_mime_bytes and mime == PLAIN:
             clean, dropped = cut_text(clean, max_mime_bytes)
             bundle.drop(dropped)
@@ -64,40 +76,50 @@ def read_bundle(data: Any, metadata: Any, max_mime_bytes: int) -> Bundle:
             continue
         bundle.data[mime] = clean
         bundle.size += size + len(mime)
+        bundle.values += values
     if notice:
         bundle.data.setdefault(PLAIN, notice)
     _read_metadata(bundle, metadata, max_mime_bytes)
     return bundle
 
 
-def _read_value(mime: str, value: Any, limit: int) -> tuple[Any, int]:
-    """The clean value and its bytes; not cleaned where it is over the limit."""
+def _read_value(mime: str, value: Any, limit: int) -> tuple[Any, int, int]:
+    """The clean value, its bytes and how many values it holds; not cleaned where it is over the limit."""
     if _JSON_MIME.search(mime):
         return sized_json(value)
     if isinstance(value, list) and all(isinstance(line, str) for line in value):
         value = "".join(value)
     elif not isinstance(value, str):
-        value, size = sized_json(value)
+        value, size, _ = sized_json(value)
         if not isinstance(value, str):
-            return json.dumps(value) if size <= limit else "", size
+            return json.dumps(value) if size <= limit else "", size, 0
     if mime.startswith("image/") and not mime.endswith("+xml"):
         value = value.replace("\n", "").replace("\r", "")
     size = utf8_length(value)
-    return (clean_text(value) if size <= limit else value), size
+    return (clean_text(value) if size <= limit else value), size, 0
 
 
 def _read_metadata(bundle: Bundle, metadata: Any, limit: int) -> None:
     if not isinstance(metadata, Mapping) or not metadata:
         return
-    clean, size = sized_json(dict(metadata))
+    clean, size, values = sized_json(dict(metadata))
     if size > limit:
         bundle.drop(size)
     else:
         bundle.metadata = clean
         bundle.size += size
+        bundle.values += values
 
 
 def refuse(bundle: Bundle, limit: int) -> Bundle:
     """What stands for a bundle that ``max_display_bytes`` has no room for."""
-    notice = f"[A display of {bundle.size:,} bytes is not shown: the limit of a run is {limit:,} bytes]"
-    return Bundle({PLAIN: notice}, {}, 0, bundle.dropped_values, bundle.dropped_bytes)
+    of, values = f"{bundle.size:,} bytes", ""
+    if bundle.values_cost(limit) > bundle.size:
+        of, values = f"{of} and {bundle.values:,} values", f", or {MAX_VALUES:,} values"
+    notice = f"[A display of {of} is not shown: the limit of a run is {limit:,} bytes{values}]"
+    return Bundle(
+        {PLAIN: notice},
+        dropped_values=bundle.dropped_values,
+        dropped_crowds=bundle.dropped_crowds,
+        dropped_bytes=bundle.dropped_bytes,
+    )

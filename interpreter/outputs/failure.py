@@ -26,11 +26,11 @@ _FILE_LINE = re.compile(r"ipykernel_\d+[/\\]\d+\.py\", line (\d+), in <module>")
 def read_error(content: Mapping[str, Any], limit: int) -> tuple[JSON, int]:
     """The nbformat error output of an ``error`` or a reply, and the bytes that were dropped.
 
-    Name, value and traceback are bounded; ``limit`` bytes are kept of the traceback and a quarter of
-    it of the value.
+    Name, value and traceback are bounded: ``limit`` bytes are kept of the traceback and as many of the
+    value, in which some clients carry data (smolagents' final answer).
     """
     ename, dropped_name = cut_text(_text(content.get("ename")) or NO_NAME, _MAX_ENAME_BYTES)
-    evalue, dropped_value = cut_text(_text(content.get("evalue")), limit // 4)
+    evalue, dropped_value = cut_text(_text(content.get("evalue")), limit)
     lines = content.get("traceback")
     if isinstance(lines, str):
         lines = [lines]

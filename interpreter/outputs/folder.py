@@ -63,31 +63,23 @@ class OutputFolder:
         self._count: int | None = None
         self._reply_count: int | None = None
         self._lost_bytes = 0
-        self._handlers: dict[str, Callable[[Mapping[str, Any]], None]] = {
-            "stream": self._on_stream,
-            "display_data": self._on_display,
-            "execute_result": self._on_display,
-            "update_display_data": self._on_update,
-            "error": self._on_error,
-            "clear_output": self._on_clear,
-            "execute_reply": self._on_reply,
-        }
 
     # Messages
 
     def feed(self, message: Message) -> None:
         """Take one iopub message or the execute reply of this run; odd ones never raise."""
         content = message.content if isinstance(message.content, Mapping) else {}
-        lost, place = _gap(message.metadata)
         if not self._is_late and message.msg_type in ("execute_input", "execute_result"):
             self._count = _count(content.get("execution_count"), self._count)
+        handler = _HANDLERS.get(message.msg_type)
+        if handler is None:  # of comms and the like nothing is shown, so nothing of them is lost
+            return
+        lost, place = _gap(message.metadata)
         if message.msg_type == "stream" and place is not None:
             self._on_stream(content, lost, place)
             return
         self._lost_bytes += lost
-        handler = self._handlers.get(message.msg_type)
-        if handler is not None:
-            handler({**content, "output_type": message.msg_type})
+        handler(self, {**content, "output_type": message.msg_type})
 
     @property
     def _is_late(self) -> bool:
@@ -194,32 +186,33 @@ class OutputFolder:
 
     def _admit(self, bundle: Bundle, freed: int, tally: Tally) -> Bundle:
         """The bundle, or a sentence when all displays would be too much; its cuts are counted."""
-        if self._display_bytes - freed + bundle.size > self._limits.max_display_bytes:
+        limit = self._limits.max_display_bytes
+        if self._display_bytes - freed + bundle.size + bundle.values_cost(limit) > limit:
             tally.displays += 1
             tally.bytes += bundle.size
-            bundle = refuse(bundle, self._limits.max_display_bytes)
+            bundle = refuse(bundle, limit)
         tally.values += bundle.dropped_values
+        tally.crowds += bundle.dropped_crowds
         tally.bytes += bundle.dropped_bytes
-        self._display_bytes += bundle.size - freed
+        self._display_bytes += bundle.size + bundle.values_cost(limit) - freed
         return bundle
 
-    @staticmethod
-    def _fill(slot: Slot, bundle: Bundle) -> None:
+    def _fill(self, slot: Slot, bundle: Bundle) -> None:
         slot.output = {**slot.output, "data": bundle.data, "metadata": bundle.metadata}
-        slot.size = bundle.size
+        slot.size, slot.extra = bundle.size, bundle.values_cost(self._limits.max_display_bytes)
 
     def _place(self, slot: Slot) -> int | None:
         """Append an output; its index among all outputs of the run."""
         if slot.kind == "error":
-            self._display_bytes += slot.size
+            self._display_bytes += slot.cost
         self._displace(slot.kind)
         place = self._part.add(slot)
         if place is None:
-            self._display_bytes -= slot.size
+            self._display_bytes -= slot.cost
             return None
         index = self._offset + place
         if slot.stream is None:
-            self._live.output(index, slot.output, slot.size)
+            self._live.output(index, slot.output, slot.cost)
         else:
             self._live.new_stream()
         return index
@@ -229,7 +222,7 @@ class OutputFolder:
         victim = self._part.victim(kind)
         if victim is not None:
             self._live.flush()
-            self._display_bytes -= self._part.slots[victim].size
+            self._display_bytes -= self._part.slots[victim].cost
             self._displays.forget(self._display_ids, self._run_id, self._offset + victim)
 
     @property
@@ -243,7 +236,7 @@ class OutputFolder:
 
     def _clear(self) -> None:
         """Remove the outputs; of a complete run only those that came late."""
-        self._display_bytes -= sum(slot.size for slot in self._part.slots)
+        self._display_bytes -= sum(slot.cost for slot in self._part.slots)
         self._displays.forget(self._display_ids, self._run_id, self._offset)
         if not self._is_late:
             self._display_ids.clear()
@@ -269,8 +262,8 @@ class OutputFolder:
             return
         slot = slots[index]
         tally = self._main.tally if index < len(self._main.slots) else self._part.tally
-        self._fill(slot, self._admit(bundle, slot.size, tally))
-        self._live.update(index, slot.output, slot.size)
+        self._fill(slot, self._admit(bundle, slot.cost, tally))
+        self._live.update(index, slot.output, slot.cost)
 
     # Results
 
@@ -288,9 +281,9 @@ class OutputFolder:
     def _place_pager(self, slot: Slot) -> None:
         index = self._main.add(slot)
         if index is None:
-            self._display_bytes -= slot.size
+            self._display_bytes -= slot.cost
         else:
-            self._live.output(index, slot.output, slot.size)
+            self._live.output(index, slot.output, slot.cost)
 
     @property
     def late_indexes(self) -> tuple[int, ...]:
@@ -330,6 +323,18 @@ class OutputFolder:
         error = choose_error(self._shown_errors, self._reply_status, self._reply_error)
         count = self._reply_count if self._count is None else self._count
         return run_error(error, self._code, count, stderr) if error else None
+
+
+# Not in each folder, which would then hold itself, and its outputs, until the next search for cycles.
+_HANDLERS: dict[str, Callable[[OutputFolder, Mapping[str, Any]], None]] = {
+    "stream": OutputFolder._on_stream,
+    "display_data": OutputFolder._on_display,
+    "execute_result": OutputFolder._on_display,
+    "update_display_data": OutputFolder._on_update,
+    "error": OutputFolder._on_error,
+    "clear_output": OutputFolder._on_clear,
+    "execute_reply": OutputFolder._on_reply,
+}
 
 
 def _display_id(content: Mapping[str, Any]) -> str | int | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from interpreter.jsontext import MAX_VALUES
 from interpreter.outputs.bundles import OutputLimits
 from interpreter.outputs.part import Tally
 
@@ -15,6 +16,8 @@ def notices(
     ]
     if n := sum(tally.values for tally in tallies):
         found.append(f"{_many(n, 'display value')} left out or cut: over {limits.max_mime_bytes:,} bytes.")
+    if n := sum(tally.crowds for tally in tallies):
+        found.append(f"{_many(n, 'display value')} left out: over {MAX_VALUES:,} values of JSON.")
     if n := sum(tally.displays for tally in tallies):
         found.append(
             f"{_many(n, 'display')} left out: all displays of a run may have {limits.max_display_bytes:,} bytes."

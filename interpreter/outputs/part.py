@@ -11,9 +11,9 @@ _MIN_STREAM_BYTES = 4096  # so that the last lines of a name are seen, however m
 
 @dataclass(slots=True)
 class Slot:
-    """One output. ``size`` are its bytes under ``max_display_bytes``; ``stream`` holds a stream's text.
+    """One output. ``size`` are its bytes; ``stream`` holds a stream's text; ``index`` is its place in its part.
 
-    ``index`` is its place in its part.
+    ``extra``: bytes by which it counts for more than its size, as what it holds takes memory.
     """
 
     output: JSON
@@ -21,6 +21,12 @@ class Slot:
     display_id: str | int | None = None
     stream: StreamText | None = None
     index: int = 0
+    extra: int = 0
+
+    @property
+    def cost(self) -> int:
+        """What it takes of ``max_display_bytes``."""
+        return self.size + self.extra
 
     @property
     def kind(self) -> str:
@@ -32,6 +38,7 @@ class Tally:
     """What limits left out of a part."""
 
     values: int = 0
+    crowds: int = 0
     displays: int = 0
     outputs: int = 0
     errors: int = 0

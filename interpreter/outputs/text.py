@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from interpreter.jsontext import count_values
+
 _PIECE_CHARS = 1 << 16  # so that a 100 MB message is never encoded in one go
 _MAX_DEPTH = 100  # nbformat copies recursively, several Python frames per level
 _MAX_INT_BITS = 10_000  # Python refuses to write longer integers as decimal text
@@ -70,20 +72,22 @@ def _clean(value: Any, depth: int) -> Any:
     return clean_text(str(value))
 
 
-def sized_json(value: Any) -> tuple[Any, int]:
-    """A clean copy of ``value``, and its bytes as JSON.
+def sized_json(value: Any) -> tuple[Any, int, int]:
+    """``value`` or a clean copy of it, its bytes as JSON, and how many values it holds (`count_values`).
 
-    What is clean already, nearly always, is copied at the speed of the C encoder.
+    What is clean already, nearly always, costs no more than its encoding: a copy of a large value would
+    take much memory for a moment.
     """
     try:
-        encoded = json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
-        copy = json.loads(encoded)
-        if not _is_deep(copy):
-            return copy, len(encoded)
+        encoded = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        size = len(encoded) if encoded.isascii() else len(encoded.encode())
+        if not _is_deep(value):
+            return value, size, count_values(encoded)
     except (TypeError, ValueError, RecursionError):
         pass
     copy = clean_json(value)
-    return copy, len(json.dumps(copy, ensure_ascii=False).encode())
+    encoded = json.dumps(copy, ensure_ascii=False)
+    return copy, len(encoded.encode()), count_values(encoded)
 
 
 def _is_deep(value: Any) -> bool:

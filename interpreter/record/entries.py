@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from interpreter.jsontext import dump
 from interpreter.models import JSON, from_iso, to_iso
 
 FORMAT = 1
@@ -120,12 +121,14 @@ def _mac(key: bytes, previous: bytes, body: memoryview) -> bytes:
 def _dumps(value: JSON) -> bytes:
     """Compact strict JSON. What UTF-8 can't hold (lone surrogates) stays exact as an escape."""
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return _exact(value)
     except (ValueError, TypeError, RecursionError):
-        value = _strict(value, 0)
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return _exact(_strict(value, 0))
+
+
+def _exact(value: JSON) -> bytes:
     try:
-        return text.encode()
+        return dump(value, allow_nan=False, separators=(",", ":"))
     except UnicodeEncodeError:
         return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
 

@@ -85,6 +85,7 @@ class SessionIndex:
     amended: dict[int, list[int]] = field(default_factory=dict)
     statuses: Counter[str] = field(default_factory=Counter)
     unended: dict[int, None] = field(default_factory=dict)
+    succeeded: set[int] = field(default_factory=set)
     idempotency: dict[str, tuple[int, str | None]] = field(default_factory=dict)
     last_activity_at: datetime | None = None
     ended_at: datetime | None = None
@@ -128,6 +129,8 @@ class SessionIndex:
             raise ValueError("an end of a run that does not run")
         self.ended[number] = offset
         self.statuses[data["status"]] += 1
+        if data["status"] == RunStatus.OK:
+            self.succeeded.add(number)
         del self.unended[number]
 
     def status_of_unended(self, number: int) -> RunStatus:

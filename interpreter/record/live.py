@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from interpreter.models import JSON, Run, SessionInfo
+from interpreter.models import JSON, Run, RunStatus, SessionInfo
 from interpreter.record.entries import (
     KERNEL_NOTED,
     RUN_ACCEPTED,
@@ -37,7 +37,7 @@ from interpreter.record.outcomes import (
     ended_data,
     rebuild,
 )
-from interpreter.record.stored import StoredSession, end_of, read_run, render
+from interpreter.record.stored import StoredSession, end_of, read_program, read_run, render, spooled
 from interpreter.record.verify import edited_path, find_difference, shown_entries
 
 _log = logging.getLogger(__name__)
@@ -203,12 +203,22 @@ class LiveSession:
         """All runs in the order of their acceptance."""
         return [recorded for number in self.index.order if (recorded := self.run(number)) is not None]
 
-    def notebook(self) -> bytes:
-        """The notebook with all of the journal in it."""
+    def program(self, number: int) -> Run | None:
+        """A run without its outputs if it succeeded, else None."""
+        ended = [data["status"] for _, data in self.unwritten if data.get("run") == number]
+        if number not in self.index.succeeded and RunStatus.OK not in ended:
+            return None
+        return read_program(self.index, number, self.journal.read)
+
+    def open_notebook(self) -> BinaryIO:
+        """The notebook with all of the journal in it, as a file that later runs don't change."""
         self.render_now(sync=False)
-        if not self.is_behind and self._notebook.is_ours():
-            return self._notebook.path.read_bytes()
-        return b"".join(part for _, part in render(self.index, self.journal.read))
+        if not self.is_behind:
+            file = self._notebook.path.open("rb")
+            if self._notebook.is_ours():
+                return file
+            file.close()
+        return spooled(part for _, part in render(self.index, self.journal.read))
 
     def render_if_due(self) -> float | None:
         """Render if that is cheap or long enough ago; else the seconds until it is, None when all is shown."""

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from interpreter.jsontext import dump
 from interpreter.models import JSON, SessionInfo, to_iso
 from interpreter.record.outcomes import RecordedRun
 
@@ -177,8 +178,8 @@ _VALIDATORS = {"stream": _stream, "display_data": _display, "execute_result": _r
 
 
 def _dumps(value: Any) -> bytes:
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True)
     try:
-        return text.encode()
+        return dump(value, allow_nan=False, sort_keys=True)
     except UnicodeEncodeError:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True)
         return _SURROGATES.sub("\ufffd", text).encode()

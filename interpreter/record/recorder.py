@@ -11,6 +11,7 @@ from collections.abc import Callable, Container
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 from interpreter.errors import RecordUnavailableError, SettingsError
 from interpreter.models import Run, SessionInfo, parse_run_id, run_id_of
@@ -24,7 +25,6 @@ from interpreter.record.reader import newest_first, search_sessions, verify_miss
 from interpreter.record.recovery import recover
 from interpreter.record.retention import export_sessions, prune_sessions
 from interpreter.record.sessions import OpenSession, Sessions
-from interpreter.record.stored import StoredSession
 from interpreter.record.verify import Verification, verify_session
 
 _log = logging.getLogger(__name__)
@@ -133,6 +133,8 @@ class Recorder:
         async with self._sessions.writing(run.session_id) as opened:
             if opened is None:
                 return False
+            if opened.amendments:  # of displays that this run has updated
+                await self._sessions.flush_amendments(opened)
             try:
                 await self._disk.write(opened.live.finish, run, self._clock(), late)
             except OSError:
@@ -142,6 +144,8 @@ class Recorder:
                 return False
             if opened.live.is_behind:
                 self._sessions.schedule(opened, 0)
+            elif not opened.amendments:
+                self._sessions.cancel_timer(opened)  # which would find the next run just begun
             return True
 
     async def amend_run(self, run: Run, *, late: tuple[int, ...], reason: str) -> None:
@@ -197,6 +201,12 @@ class Recorder:
         async with self._sessions.reading(session_id) as session:
             return await self._disk.read(session.run, number) if session else None
 
+    async def get_program(self, run_id: str) -> Run | None:
+        """A run without its outputs if it succeeded, else None; None too when it is unknown."""
+        session_id, number = parse_run_id(run_id) or ("", 0)
+        async with self._sessions.reading(session_id) as session:
+            return await self._disk.read(session.program, number) if session else None
+
     async def list_run_ids(self, session_id: str) -> list[str]:
         """Ids of the runs of a session in order; none when it is unknown."""
         async with self._sessions.reading(session_id) as session:
@@ -215,10 +225,16 @@ class Recorder:
 
     async def notebook(self, session_id: str) -> bytes | None:
         """The ``.ipynb`` as the journal tells it now, None when the session is unknown."""
+        file = await self.open_notebook(session_id)
+        if file is None:
+            return None
+        with file:
+            return await self._disk.read(file.read)
+
+    async def open_notebook(self, session_id: str) -> BinaryIO | None:
+        """The same as a file, which the caller closes."""
         async with self._sessions.reading(session_id) as session:
-            if isinstance(session, LiveSession):
-                return await self._disk.read(session.notebook)
-            return await self._disk.read(_join, session) if session else None
+            return await self._disk.read(session.open_notebook) if session else None
 
     async def verify(self, session_id: str) -> Verification | None:
         """Check a session's record; None when nothing of it is known."""
@@ -261,7 +277,3 @@ class Recorder:
     def _closed(self) -> list[SessionRecord]:
         opened = self._sessions.open
         return [record for session_id, record in self._sessions.closed.items() if session_id not in opened]
-
-
-def _join(stored: StoredSession) -> bytes:
-    return b"".join(part for _, part in stored.notebook())

@@ -1,16 +1,21 @@
 """Reading a session back from its journal. Blocking, read-only; proves nothing (`verify` does)."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import SpooledTemporaryFile
+from typing import BinaryIO, cast
 
+from interpreter.models import Run, RunStatus
 from interpreter.record.entries import BadEntryError, Entry, decode
 from interpreter.record.index import SessionIndex, SessionRecord, ended_record, start_index
 from interpreter.record.journal import read_ends, read_entry, read_head, read_lines
 from interpreter.record.layout import Layout
 from interpreter.record.notebook import SEPARATOR, START, render_cell, render_end
 from interpreter.record.outcomes import RecordedRun, rebuild
+
+_SPOOL_BYTES = 1 << 20
 
 Read = Callable[[int], Entry]
 """The entry at an offset of the journal."""
@@ -29,6 +34,11 @@ def read_run(index: SessionIndex, number: int, read: Read) -> RecordedRun:
     )
 
 
+def read_program(index: SessionIndex, number: int, read: Read) -> Run:
+    """A run that succeeded, without what came out of it, which is not even read."""
+    return rebuild(index.info, read(index.accepted[number]).data, None, unended=RunStatus.OK).run
+
+
 def render(index: SessionIndex, read: Read) -> Iterator[tuple[int | None, bytes]]:
     """The whole notebook in parts: each with the number of the run that it shows, if it is a cell's."""
     yield None, START
@@ -38,6 +48,19 @@ def render(index: SessionIndex, read: Read) -> Iterator[tuple[int | None, bytes]
         for part in render_cell(read_run(index, number, read), index.info):
             yield number, part
     yield None, end_of(index)
+
+
+def spooled(parts: Iterable[bytes]) -> BinaryIO:
+    """A file that ends with its last user; a large one is on disk."""
+    file = SpooledTemporaryFile(max_size=_SPOOL_BYTES)  # noqa: SIM115  # the caller closes it
+    try:
+        for part in parts:  # not `writelines`, which looks at the size only at the end
+            file.write(part)
+        file.seek(0)
+    except BaseException:
+        file.close()
+        raise
+    return cast(BinaryIO, file)
 
 
 def end_of(index: SessionIndex) -> bytes:
@@ -88,6 +111,11 @@ class StoredSession:
         with _Reader(self.path) as read:
             return read_run(self.index, number, read) if number in self.index.accepted else None
 
+    def program(self, number: int) -> Run | None:
+        """A run without its outputs if it succeeded, else None."""
+        with _Reader(self.path) as read:
+            return read_program(self.index, number, read) if number in self.index.succeeded else None
+
     def runs(self) -> list[RecordedRun]:
         """All runs in the order of their acceptance."""
         with _Reader(self.path) as read:
@@ -97,6 +125,10 @@ class StoredSession:
         """The notebook in parts, as `render` gives them."""
         with _Reader(self.path) as read:
             yield from render(self.index, read)
+
+    def open_notebook(self) -> BinaryIO:
+        """The notebook as a file, whose bytes are in memory only if they are few."""
+        return spooled(part for _, part in self.notebook())
 
 
 class _Reader:

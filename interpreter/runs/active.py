@@ -40,6 +40,8 @@ class ActiveRun:
         self.folder = OutputFolder(
             run.id, limits, displays, code=run.code, on_event=self.log.append, on_amend=on_amend
         )
+        self.clients = 0
+        """How many wait for the end, who count as one more when the run shall go on without any."""
         self._on_late = on_late
         self.late_delay = 0.0
         self.late_timer: asyncio.TimerHandle | None = None
@@ -102,6 +104,7 @@ class RecordedRun:
 
     def __init__(self, run: Run) -> None:
         self.run = run
+        self.clients = 0
 
     async def wait(self) -> Run:
         """The run."""

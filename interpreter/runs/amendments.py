@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from interpreter.kernels.background import Background
-from interpreter.models import JSON, Folded, Run
+from interpreter.models import JSON, Folded, Run, parse_run_id
 from interpreter.outputs import strip_ansi
 from interpreter.record import Recorder
 from interpreter.runs.active import ActiveRun
@@ -32,6 +32,8 @@ class Amendments:
         self._find = find
         self._recorded: dict[str, dict[int, Change]] = {}
         self._late: set[ActiveRun] = set()
+        self._updated: set[ActiveRun] = set()
+        """Those in ``_late`` of which a later run has updated a display."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._closed = False
 
@@ -50,6 +52,7 @@ class Amendments:
         if active is not None:
             active.folder.amend(index, data, metadata)
             if active.finished:
+                self._updated.add(active)
                 self.late(active)
         elif not self._closed:
             self._recorded.setdefault(run_id, {})[index] = (data, metadata)
@@ -57,31 +60,45 @@ class Amendments:
                 loop = asyncio.get_running_loop()
                 self._timers[run_id] = loop.call_later(FIRST_DELAY, self._record_changes, run_id)
 
+    async def record_updates(self, session_id: str) -> None:
+        """Hand the updates of displays that the session's runs have made to the record.
+
+        Called before a run's end is recorded, so that they are on disk with it.
+        """
+        writing = [
+            self._record_late(active) for active in list(self._updated) if active.run.session_id == session_id
+        ]
+        changed = [run_id for run_id in self._timers if (parse_run_id(run_id) or ("",))[0] == session_id]
+        writing += [self._record_changes(run_id) for run_id in changed]
+        if tasks := [task for task in writing if task is not None]:
+            await asyncio.wait(tasks)
+
     def flush(self) -> None:
         """Record at once what waits; nothing is taken any more."""
         self._closed = True
         for active in list(self._late):
             self._record_late(active)
-        for run_id, timer in list(self._timers.items()):
-            timer.cancel()
+        for run_id in list(self._timers):
             self._record_changes(run_id)
 
-    def _record_late(self, active: ActiveRun) -> None:
+    def _record_late(self, active: ActiveRun) -> "asyncio.Task[None] | None":
         run = active.snapshot()
         self._late.discard(active)
+        self._updated.discard(active)
         if active.late_timer is not None:
             active.late_timer.cancel()
             active.late_timer = None
-        if run != active.run:
-            active.run = run
-            late = active.folder.late_indexes
-            self._background.spawn(
-                self._recorder.amend_run(run, late=late, reason="its outputs changed after its end")
-            )
+        if run == active.run:
+            return None
+        active.run = run
+        late = active.folder.late_indexes
+        return self._background.spawn(
+            self._recorder.amend_run(run, late=late, reason="its outputs changed after its end")
+        )
 
-    def _record_changes(self, run_id: str) -> None:
-        self._timers.pop(run_id, None)
-        self._background.spawn(self._amend_recorded(run_id, self._recorded.pop(run_id)))
+    def _record_changes(self, run_id: str) -> "asyncio.Task[None]":
+        self._timers.pop(run_id).cancel()
+        return self._background.spawn(self._amend_recorded(run_id, self._recorded.pop(run_id)))
 
     async def _amend_recorded(self, run_id: str, changes: dict[int, Change]) -> None:
         recorded = await self._recorder.get_recorded(run_id)

@@ -10,9 +10,11 @@ from interpreter.errors import GatewayError, UnavailableError
 from interpreter.kernels.kernel import Execution, Kernel, KernelDeath, KernelDiedError
 from interpreter.models import RunStatus, in_seconds
 from interpreter.runs.active import ActiveRun, Stop
+from interpreter.runs.exit_codes import failed_commands
 
 INTERRUPT_TIMEOUT = 2.0  # seconds for the gateway to take an interrupt
 INTERRUPT_INTERVAL = 1.0  # seconds between two interrupts; faster ones garble the traceback
+LAST_INTERRUPT = 0.05  # seconds before the end after which none begins: it would meet the restarted kernel
 PROCESSES_TIMEOUT = 2.0  # seconds for the kernel to end the processes that stopped code has started
 WAKE_DELAY = 0.1  # seconds after which an interrupted `await` needs a message to notice
 
@@ -21,6 +23,7 @@ END_PROCESSES = "__import__('interpreter_processes').end_processes()"
 
 SOCKET_LOST = "The connection to the kernel was lost for a while; some output may be missing."
 NEVER_BEGAN = "The connection to the kernel was lost before it took the code; the code may not have run."
+BROKEN = "The kernel could not take the code: earlier code broke it. "
 HALF_AN_END = "The kernel did not tell the end of the run as it should; some output may be missing."
 
 
@@ -33,12 +36,14 @@ class Outcome:
     death: KernelDeath | None = None
     kernel_is_stuck: bool = False
     """The code would not stop: only a restart of the kernel ends it."""
+    kernel_is_broken: bool = False
+    """The kernel does not take code any more: only a restart mends it."""
     state_lost: bool = False
     """The kernel's state is gone, or will be at once."""
 
     @property
     def lost(self) -> bool:
-        return self.state_lost or self.kernel_is_stuck or self.death is not None
+        return self.state_lost or self.kernel_is_stuck or self.kernel_is_broken or self.death is not None
 
 
 def stopped(stop: Stop) -> Outcome:
@@ -67,6 +72,7 @@ class _Attempt:
     async def aclose(self) -> None:
         self.task.cancel()
         await asyncio.wait({self.task})
+        del self.task  # whose error holds the frame of `_run`, and so this: a cycle with all of the run in it
 
 
 async def execute(active: ActiveRun, kernel: Kernel, *, timeout: float, grace: float) -> Outcome:
@@ -126,12 +132,16 @@ def _ended(active: ActiveRun, attempt: _Attempt) -> Outcome:
     if active.folder.ask_exit:
         return _died(KernelDeath("The kernel ended because the code called exit() or quit()."))
     execution = attempt.task.result()
+    silent = execution.reply is None and execution.incomplete and not execution.reconnects
+    if silent and not active.folder.folded().outputs:
+        return Outcome(RunStatus.ABORTED, (BROKEN.strip(),), kernel_is_broken=True)
     return Outcome(_status_of(execution.reply), _notices(execution))
 
 
 def _notices(execution: Execution) -> tuple[str, ...]:
     if not execution.incomplete:
-        return (SOCKET_LOST,) if execution.lost_messages else ()
+        failed = failed_commands(execution.reply)
+        return (SOCKET_LOST, *failed) if execution.lost_messages else failed
     if not execution.reconnects:
         return (HALF_AN_END,)
     return (SOCKET_LOST,) if execution.begun else (NEVER_BEGAN,)
@@ -156,7 +166,7 @@ async def _interrupt(kernel: Kernel, done: "asyncio.Task[Execution]", grace: flo
     """
     loop = asyncio.get_running_loop()
     end = loop.time() + grace
-    while not done.done() and (left := end - loop.time()) > 0:
+    while not done.done() and (left := end - loop.time()) > LAST_INTERRUPT:
         with contextlib.suppress(GatewayError, TimeoutError):
             async with asyncio.timeout(min(INTERRUPT_TIMEOUT, left)):
                 await kernel.interrupt()

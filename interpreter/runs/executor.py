@@ -15,12 +15,12 @@ from interpreter.outputs import OutputLimits
 from interpreter.record import Recorder
 from interpreter.runs.active import ActiveRun, Stop
 from interpreter.runs.amendments import Amendments
-from interpreter.runs.execute import Outcome, execute, stopped
+from interpreter.runs.execute import BROKEN, Outcome, execute, stopped
 from interpreter.runs.lanes import Lane
 from interpreter.runs.replay import Replayed, replay
 from interpreter.sessions import Session, SessionKernels
 from interpreter.settings import Settings
-from interpreter.workspace import Snapshot, changes
+from interpreter.workspace import Files, Snapshot, changes
 
 STATE_LOST = "The kernel was restarted: earlier variables and imports are gone."
 STUCK = "The run before did not stop when it was interrupted. "
@@ -58,12 +58,12 @@ class Executor:
             if not lane.queue:
                 return
             lane.current = active = lane.queue.popleft()
-            # In a task of its own: a bug of ours must not leave a run without an end.
-            running = self._background.spawn(self._run_one(lane, active))
-            await asyncio.wait({running})
-            if not active.finished:
-                await self.finish(lane, active, Outcome(RunStatus.ABORTED, ("The service failed.",)))
-            lane.current = None
+            try:
+                await self._run_one(lane, active)
+            finally:
+                if not active.finished:  # a bug of ours must not leave a run without an end
+                    await self.finish(lane, active, Outcome(RunStatus.ABORTED, ("The service failed.",)))
+                lane.current = None
 
     async def _run_one(self, lane: Lane, active: ActiveRun) -> None:
         session = lane.session
@@ -77,7 +77,8 @@ class Executor:
         if kernel is None:
             await self.finish(lane, active, stopped(active.stop.result()))
             return
-        before = await self._snapshot_before(session, active)
+        files = self._workspaces.files(session)
+        before = files.glance() or await self._snapshot_before(files, active)
         if before is None:
             await self.finish(lane, active, stopped(active.stop.result()))
             return
@@ -91,13 +92,13 @@ class Executor:
             active, kernel, timeout=active.run.timeout, grace=self._settings.interrupt_grace
         )
         self._look_after_kernel(session, kernel, outcome)
-        after = await self._workspaces.files(session).snapshot()
+        after = files.glance() or await files.snapshot()
         active.update(files=changes(session.id, before, after))
         await self.finish(lane, active, outcome)
 
-    async def _snapshot_before(self, session: Session, active: ActiveRun) -> Snapshot | None:
+    async def _snapshot_before(self, files: Files, active: ActiveRun) -> Snapshot | None:
         """The files before the run, or None when it was stopped meanwhile; a kernel may be asked for them."""
-        taking = self._background.spawn(self._workspaces.files(session).snapshot())
+        taking = self._background.spawn(files.snapshot())
         waited: set[asyncio.Future[Any]] = {taking, active.stop}
         await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         if not taking.done():
@@ -122,6 +123,8 @@ class Executor:
             return
         if outcome.kernel_is_stuck:
             self._kernels.renew(session, STUCK + STATE_LOST)
+        elif outcome.kernel_is_broken:
+            self._kernels.renew(session, BROKEN + STATE_LOST)
         elif outcome.death is not None:
             if session.kernel is kernel:
                 self._kernels.discard(session, f"{outcome.death.sentence} {STATE_LOST}")
@@ -145,6 +148,7 @@ class Executor:
             kernel_restarted=run.kernel_restarted or outcome.lost,
             notices=run.notices + outcome.notices + ((STATE_LOST,) if outcome.lost else ()),
         )
+        await self._amendments.record_updates(run.session_id)
         recorded = await self._recorder.finish_run(run, late=active.folder.late_indexes)
         lane.session.active_runs -= 1
         lane.session.last_activity_at = self._clock()

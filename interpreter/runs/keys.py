@@ -24,6 +24,8 @@ class KnownKey:
     digest: str
     task: "asyncio.Task[AcceptedRun] | None"
     run_id: str = ""
+    waiting: int = 0
+    """Clients that wait for the task, beside the one that began it."""
 
 
 class IdempotencyKeys:
@@ -39,10 +41,11 @@ class IdempotencyKeys:
             refuse_other(known.digest, digest)
         return known
 
-    def add(self, key: tuple[str, str], digest: str, task: "asyncio.Task[AcceptedRun]") -> None:
+    def add(self, key: tuple[str, str], digest: str, task: "asyncio.Task[AcceptedRun]") -> KnownKey:
         """Take the key before anything is awaited; it is free again when nothing gets accepted."""
-        self._keys[key] = KnownKey(digest, task)
+        known = self._keys[key] = KnownKey(digest, task)
         task.add_done_callback(lambda done: self._settle(key, done))
+        return known
 
     def _settle(self, key: tuple[str, str], done: "asyncio.Task[AcceptedRun]") -> None:
         if done.cancelled() or done.exception() is not None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -206,19 +207,23 @@ class RunManager:
         if request.idempotency_key and (known := self._keys.find(key, digest)) is not None:
             return await self._run_of_key(known)
         task = self._background.spawn(accept())
-        if request.idempotency_key:
-            self._keys.add(key, digest, task)
+        begun = self._keys.add(key, digest, task) if request.idempotency_key else KnownKey(digest, task)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if not request.background:
-                task.add_done_callback(_stop_abandoned)
+                task.add_done_callback(partial(_stop_abandoned, begun))
             raise
 
     async def _run_of_key(self, known: KnownKey) -> AcceptedRun:
-        if known.task is not None:
+        if known.task is None:
+            return await self._accepted(known.run_id)
+        known.waiting += 1
+        try:
             return await asyncio.shield(known.task)
-        return await self._accepted(known.run_id)
+        except asyncio.CancelledError:
+            known.waiting -= 1
+            raise
 
     async def _accepted(self, run_id: str) -> AcceptedRun:
         active = self._runs.get(run_id)
@@ -294,6 +299,7 @@ class RunManager:
         active = ActiveRun(
             run, self._limits, lane.displays, on_amend=amendments.update_display, on_late=amendments.late
         )
+        active.clients = int(request.background)
         await self._recorder.accept_run(run, idempotency_key=key, request_hash=digest)
         session.run_count += 1
         return active
@@ -318,14 +324,15 @@ class RunManager:
 
     def _forget_old_runs(self) -> None:
         """Keep the newest finished runs; the record has the others."""
-        if len(self._runs) <= KEPT_RUNS and self._finished_bytes <= KEPT_BYTES:
-            return
-        for run_id, active in list(self._runs.items()):
+        old: list[str] = []
+        for run_id, active in self._runs.items():
+            if len(self._runs) - len(old) <= KEPT_RUNS and self._finished_bytes <= KEPT_BYTES:
+                break
             if active.finished and active.late_timer is None:
-                del self._runs[run_id]
+                old.append(run_id)
                 self._finished_bytes -= active.log.size
-                if len(self._runs) <= KEPT_RUNS and self._finished_bytes <= KEPT_BYTES:
-                    return
+        for run_id in old:
+            del self._runs[run_id]
 
     # Ending
 
@@ -353,8 +360,10 @@ def _refuse_if_ended(session: Session) -> None:
         raise UnavailableError("The service is shutting down.", retry_after=1)
 
 
-def _stop_abandoned(task: "asyncio.Task[AcceptedRun]") -> None:
+def _stop_abandoned(known: KnownKey, task: "asyncio.Task[AcceptedRun]") -> None:
     """End a run whose client went away before it was told that the run is accepted."""
+    if known.waiting:
+        return
     accepted = None if task.cancelled() or task.exception() else task.result()
     if isinstance(accepted, ActiveRun):
         accepted.request_stop(Stop(RunStatus.CANCELLED, "The client went away before the run began."))

@@ -1,9 +1,9 @@
 """The code of a session's successful runs executed again, to bring back what its kernel knew."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from interpreter.kernels.kernel import Kernel
-from interpreter.models import Folded, RunStatus, run_id_of
+from interpreter.models import RunStatus, run_id_of
 from interpreter.outputs import Displays, OutputLimits
 from interpreter.record import Recorder
 from interpreter.runs.active import ActiveRun
@@ -35,12 +35,10 @@ async def replay(
     """
     done: list[str] = []
     for number in range(1, lane.session.run_count + 1):
-        run = await recorder.get_run(run_id_of(lane.session.id, number))
-        if run is None or run.status is not RunStatus.OK:
+        run = await recorder.get_program(run_id_of(lane.session.id, number))
+        if run is None:
             continue
-        again = ActiveRun(
-            replace(run, folded=Folded()), limits, Displays(), on_amend=_ignore, on_late=_ignore
-        )
+        again = ActiveRun(run, limits, Displays(), on_amend=_ignore, on_late=_ignore)
         if lane.stop is not None:
             again.request_stop(lane.stop)
         lane.current = again

@@ -108,6 +108,9 @@ class Files(Protocol):
     async def used_bytes(self) -> int:
         """The sum of all files."""
 
+    def glance(self) -> Snapshot | None:
+        """The files as they are now if that costs next to nothing, else None: `snapshot` has to be asked."""
+
     async def snapshot(self) -> Snapshot:
         """The files as they are now."""
 

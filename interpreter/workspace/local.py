@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,9 @@ from interpreter.workspace.uploads import Upload, Uploads
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+GLANCE_FILES = 16  # and ten times as many names
+GLANCE_SECONDS = 0.05
+GLANCE_PAUSE = 10.0  # seconds without glances after one that took longer than that: the disk is slow
 _UPLOADS = ".uploads"  # no session id has a dot
 _REMOVED = ".removed"
 
@@ -37,6 +41,7 @@ class Workspaces:
         self, root: Path, *, max_file_bytes: int = 1024**3, max_workspace_bytes: int = 4 * 1024**3
     ) -> None:
         self.root = root
+        self._glance_again_at = 0.0
         self.uploads = Uploads(
             root / _UPLOADS, max_file_bytes=max_file_bytes, max_workspace_bytes=max_workspace_bytes
         )
@@ -74,14 +79,25 @@ class Workspaces:
             os.close(root)
         self._remove(name, below=removed)
 
-    def snapshot(self, session_id: str) -> Snapshot:
+    def glance(self, session_id: str) -> Snapshot | None:
+        """`snapshot` of a small folder, for the event loop: a thread would cost more than the look itself."""
+        begin = time.monotonic()
+        if begin < self._glance_again_at:
+            return None
+        found = self.snapshot(session_id, max_files=GLANCE_FILES)
+        end = time.monotonic()
+        if end - begin > GLANCE_SECONDS:
+            self._glance_again_at = end + GLANCE_PAUSE
+        return found if found.complete else None
+
+    def snapshot(self, session_id: str, *, max_files: int | None = None) -> Snapshot:
         """What regular files there are; hidden folders and links are left out. Blocks."""
         try:
-            root = folder.open_root(str(self.root / session_id))
+            root = folder.open_root(f"{self.root}/{session_id}")
         except OSError:
             return Snapshot()  # deleted by the code itself
         try:
-            found, complete, taken_at = folder.scan(root, MAX_SCANNED_FILES)
+            found, complete, taken_at = folder.scan(root, max_files or MAX_SCANNED_FILES)
         except OSError:
             return UNKNOWN
         finally:
@@ -161,6 +177,10 @@ class LocalFiles:
     async def used_bytes(self) -> int:
         """See `Files.used_bytes`."""
         return await self._do(lambda root: folder.used_bytes(root, max_entries=MAX_SUMMED))
+
+    def glance(self) -> Snapshot | None:
+        """See `Files.glance`: only few files are looked at, and only on a disk that is quick."""
+        return self._workspaces.glance(self._session_id)
 
     async def snapshot(self) -> Snapshot:
         """See `Files.snapshot`."""

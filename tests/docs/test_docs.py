@@ -102,6 +102,23 @@ def test_named_modules_exist(page: Path) -> None:
     assert not [path for path in named if not (ROOT / path).exists()]
 
 
+def test_each_test_that_the_threat_model_names_exists() -> None:
+    files = {path.name: text_of(path) for path in (ROOT / "tests").rglob("test_*.py")}
+    functions = set(re.findall(r"def (test_\w+)\(", "\n".join(files.values())))
+    named = set(re.findall(r"`(test_\w+(?:\.py)?)`", text_of(ROOT / "docs/threat-model.md")))
+    assert len(named) > 50
+    assert not sorted(named - functions - set(files))
+
+
+def test_each_attack_of_the_threat_model_names_a_test() -> None:
+    text = text_of(ROOT / "docs/threat-model.md")
+    _, _, attacks = text.partition("\n## Attacks, and what stops them\n")
+    rows = re.findall(r"^\| (.+) \|$", attacks.partition("\n## What is not stopped\n")[0], re.MULTILINE)
+    told = [row for row in rows if not row.startswith(("attack |", "---"))]
+    assert len(told) > 30
+    assert not [row for row in told if "`test_" not in row.rpartition(" | ")[2] and "`tests/" not in row]
+
+
 @each_page
 def test_examples_are_well_formed(page: Path) -> None:
     for example in blocks(page, "json"):

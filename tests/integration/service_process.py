@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 
 START_TIMEOUT = 60.0
 STOP_TIMEOUT = 40.0
@@ -63,6 +64,14 @@ class ServiceProcess:
         self.process.kill()
         self.stop()
         raise AssertionError(f"The service did not start:\n{self.log_path.read_text()[-4000:]}")
+
+    @property
+    def gateway(self) -> psutil.Process:
+        """The embedded gateway: the child of its supervisor, whose command line is the same."""
+        named = "interpreter.gateway_extension.main"
+        [supervisor] = [p for p in psutil.Process(self.process.pid).children() if named in p.cmdline()]
+        [gateway] = [p for p in supervisor.children() if named in p.cmdline()]
+        return gateway
 
     def client(self, token: str | None = None, **options: Any) -> httpx.Client:
         """A client of its API; the admin token unless another is given, none for an empty one."""

@@ -24,8 +24,8 @@ def closed_files() -> Iterator[None]:
 
 
 @pytest.fixture
-def langchain(service: ServiceProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    module = load_langchain(tmp_path, monkeypatch)
+def langchain(service: ServiceProcess, monkeypatch: pytest.MonkeyPatch) -> Any:
+    module = load_langchain(monkeypatch)
     return SimpleNamespace(
         python=module.SessionsPythonREPLTool(
             pool_management_endpoint=f"{service.url}/azure", access_token_provider=lambda: service.token
@@ -40,11 +40,11 @@ def langchain(service: ServiceProcess, tmp_path: Path, monkeypatch: pytest.Monke
 def test_langchain_python_keeps_state_and_gets_values(langchain: Any) -> None:
     tool = langchain.python
     assert tool.execute("x = 41")["result"] is None
-    content, artifact = tool._run("```python\nprint('hi')\nx + 1\n```")
-    assert json.loads(content) == {"result": 42, "stdout": "hi\n", "stderr": ""}
-    assert artifact["status"] == "Success"
-    content, _ = tool._run("1 / 0")
-    assert "ZeroDivisionError: division by zero" in json.loads(content)["stderr"]
+    call = {"type": "tool_call", "id": "1", "name": tool.name}
+    answer = tool.invoke({**call, "args": {"python_code": "```python\nprint('hi')\nx + 1\n```"}})
+    assert json.loads(answer.content) == {"result": 42, "stdout": "hi\n", "stderr": ""}
+    assert answer.artifact["status"] == "Success"
+    assert "ZeroDivisionError: division by zero" in json.loads(tool.invoke("1 / 0"))["stderr"]
 
 
 def test_langchain_gets_plots(langchain: Any) -> None:
@@ -64,6 +64,10 @@ def test_langchain_files_go_both_ways(langchain: Any, tmp_path: Path) -> None:
     local.write_text("more")
     tool.upload_file(local_file_path=str(local))
     assert tool.execute("open('data.csv').read() + open('more.txt').read()")["result"] == "a,b\n1,2\nmore"
+    odd = "a'\"#?% é.txt"
+    tool.upload_file(data=io.BytesIO(b"odd"), remote_file_path=odd)
+    assert tool.download_file(remote_file_path=odd).read() == b"odd"
+    tool.execute(f"import os; os.remove({odd!r})")
     tool.execute("open('made by code.txt', 'w').write('made')")
     assert {file.filename for file in tool.list_files()} == {"data.csv", "more.txt", "made by code.txt"}
     assert tool.download_file(remote_file_path="made by code.txt").read() == b"made"
@@ -92,7 +96,7 @@ def test_langchain_bash(langchain: Any) -> None:
 
 
 def test_llama_index(service: ServiceProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = load_llama_index(tmp_path, monkeypatch)
+    module = load_llama_index(monkeypatch)
     pictures = tmp_path / "pictures"
     pictures.mkdir()
     spec = module.AzureCodeInterpreterToolSpec(
@@ -103,7 +107,8 @@ def test_llama_index(service: ServiceProcess, tmp_path: Path, monkeypatch: pytes
     local.write_text("1")
     (sent,) = spec.upload_file(local_file_path=str(local))
     assert (sent.filename, sent.file_full_path) == ("data.csv", "/mnt/data/data.csv")
-    answer = spec.code_interpreter("int(open('data.csv').read()) + 1")
+    tools = {tool.metadata.name: tool for tool in spec.to_tool_list()}
+    answer = tools["code_interpreter"].call("int(open('data.csv').read()) + 1").raw_output
     assert answer["properties"]["result"] == 2
     assert spec.code_interpreter(PLOT)["properties"]["result"]["saved_to_local_path"] is True
     assert len(list(pictures.iterdir())) == 1

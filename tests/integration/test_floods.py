@@ -33,6 +33,11 @@ FLOODS: dict[str, tuple[str, float, str]] = {  # name: code, timeout, status
     ),
     "html of 60 MB": ("display({'text/html': 'é' * 30_000_000}, raw=True)", 120, "ok"),
     "5,000 displays": ("for i in range(5000): display(i)", 120, "ok"),
+    "JSON of 2,500,000 values": (
+        "from IPython.display import JSON, display\ndisplay(JSON([{} for _ in range(2_500_000)]))",
+        120,
+        "ok",
+    ),
     "300 displays of 1 MB": (
         "for i in range(300): display({'text/html': 'h' * 1_000_000}, raw=True)",
         120,
@@ -98,4 +103,24 @@ def test_followers_of_a_flood_do_not_make_it_larger(service: ServiceProcess, ses
             with one.stream("GET", f"/v1/runs/{made['id']}/events") as events:
                 last = [line for line in events.iter_lines() if line.startswith("event:")][-1]
     assert last == "event: run.completed"
+    assert growth() < MOST_GROWTH, f"{growth() / MIB:.0f} MiB"
+
+
+def test_a_large_session_is_read_in_the_memory_of_one_run(
+    service: ServiceProcess, api: httpx.Client, session_id: str
+) -> None:
+    code = "from IPython.display import HTML, display\ndisplay(HTML('x' * 8_000_000))"
+    reads = {
+        f"/v1/sessions/{session_id}/runs?limit=100": "*/*",
+        f"/v1/notebooks/{session_id}": "*/*",
+        f"/v1/notebooks/{session_id}?download=1": "text/html",
+    }
+    with peak_growth(service.process.pid) as growth:
+        for _ in range(12):
+            assert api.post(f"/v1/sessions/{session_id}/runs", json={"code": code}).json()["status"] == "ok"
+        for path, accept in reads.items():
+            with api.stream("GET", path, headers={"Accept": accept}) as answer:
+                assert sum(map(len, answer.iter_bytes())) > 12 * 8_000_000
+        replayed = api.post(f"/v1/sessions/{session_id}/restart", json={"replay": True})
+    assert replayed.status_code == 200
     assert growth() < MOST_GROWTH, f"{growth() / MIB:.0f} MiB"

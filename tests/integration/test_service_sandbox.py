@@ -259,6 +259,29 @@ def test_neighbours_of_hogs_go_on_and_each_hog_gets_its_answer(
     assert run("open('n').read()")["result"] == "'11'"
 
 
+SEND_TOO_MUCH = """
+import mmap
+shown = mmap.mmap(-1, 300 << 20)
+thread = get_ipython().kernel.iopub_thread
+for _ in range(5):
+    thread.schedule(lambda: thread.socket.send_multipart([b'x', shown], copy=False))
+"""
+
+
+def test_messages_of_gigabytes_do_not_get_into_the_gateway(service: ServiceProcess, run: Run) -> None:
+    """The same pages, sent again and again: far more than the kernel itself has memory."""
+    before = most_memory(service)
+    assert run(SEND_TOO_MUCH, timeout=1)["status"] in ("timeout", "ok")
+    assert run("1 + 1")["result"] == "2"
+    assert most_memory(service) - before < 200 * MIB
+
+
+def most_memory(service: ServiceProcess) -> int:
+    """Bytes of resident memory that the gateway had at its largest so far."""
+    status = Path(f"/proc/{service.gateway.pid}/status").read_text()
+    return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) * 1024
+
+
 # Without a sandbox
 
 

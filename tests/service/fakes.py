@@ -1,13 +1,14 @@
 """In-memory doubles of the managers below the API, on a real server and real sockets."""
 
 import asyncio
+import io
 import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, BinaryIO
 
 import nbformat
 from prometheus_client import CollectorRegistry
@@ -122,6 +123,7 @@ class FakeActive:
 
     def __init__(self, run: Run) -> None:
         self.run = run
+        self.clients = 0
         self.done = asyncio.Event()
         self.log: list[RunEvent] = []
         self.news = asyncio.Event()
@@ -183,6 +185,7 @@ class FakeRuns:
             request.tool_call_id,
         )
         self.active[run.id] = active = FakeActive(run)
+        active.clients = int(request.background)
         self.submitted.set()
         return active
 
@@ -267,13 +270,15 @@ class FakeRecorder:
     async def search(self, q: str) -> list[str]:
         return [a.run.session_id for a in self.runs.active.values() if q.lower() in a.run.code.lower()]
 
-    async def notebook(self, session_id: str) -> bytes | None:
+    async def open_notebook(self, session_id: str) -> BinaryIO | None:
         script = nbformat.v4.new_output("display_data", {"text/html": "<script>alert(1)</script>"})
         cell = nbformat.v4.new_code_cell("print('<b>')", outputs=[script])
         notebook: str = nbformat.writes(nbformat.v4.new_notebook(cells=[cell]))
-        return notebook.encode()
+        return io.BytesIO(notebook.encode())
 
     async def verify(self, session_id: str) -> Any:
+        if await self.find_session(session_id) is None:
+            return None
         return SimpleNamespace(valid=True, runs=1, problems=())
 
     def _record(self, session: FakeSession) -> FakeRecord:

@@ -263,7 +263,7 @@ async def test_a_notebook_that_cannot_be_read_is_no_failure_of_the_service(
         raise raised
 
     session_id = await api.make_session()
-    monkeypatch.setattr(FakeRecorder, "notebook", notebook)
+    monkeypatch.setattr(FakeRecorder, "open_notebook", notebook)
     response = await api.ask("GET", f"/v1/notebooks/{session_id}", headers={"Accept": accept})
     error = error_of(response)
     assert (response.code, error["code"]) == expected

@@ -180,5 +180,6 @@ async def test_the_first_page_links_sessions_and_notebooks_and_escapes(api: Api)
     response = await api.ask("GET", "/", token=None, headers={"Authorization": f"Bearer {secret}"})
     page = response.body.decode()
     assert page.count(f'href="/v1/notebooks/{session_id}"') == 2
+    assert page.count(f'href="/v1/notebooks/{session_id}?download=1"') == 1
     assert info.name not in page
     assert "script-src 'self'" in response.headers["Content-Security-Policy"]

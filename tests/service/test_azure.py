@@ -10,7 +10,7 @@ from fakes import Api
 from tornado.httpclient import HTTPResponse
 
 from interpreter.errors import TooManySessionsError
-from interpreter.frontends.azure_answers import value_of
+from interpreter.frontends.azure.answers import value_of
 
 OLD, NEW = "code/execute", "executions"
 

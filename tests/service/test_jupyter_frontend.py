@@ -633,6 +633,25 @@ async def test_contents_never_leave_the_folder(jupyter: Front, path: str) -> Non
     assert refused.code == 400
 
 
+async def test_a_folder_that_one_kernel_has_stays_with_it(jupyter: Front) -> None:
+    """As with a kernel for each project, whose files are uploaded below ``workspace/{project}``."""
+    put = {"type": "file", "format": "text", "content": "x"}
+    kernels = {}
+    for project in ("a", "b"):
+        kernels[project] = await jupyter.start_kernel()
+        for folder in ("workspace", f"workspace/{project}"):
+            await jupyter.ask("PUT", f"/api/contents/{folder}", {"type": "directory"})
+    for path in ("workspace/a/1.csv", "workspace/b/2.csv", "workspace/a/deep/er/3.csv"):
+        assert (await jupyter.ask("PUT", f"/api/contents/{path}", put)).code == 201
+        kernel_id = kernels[path.split("/")[1]]
+        assert (await jupyter.ask("GET", f"/api/contents/{kernel_id}/{path}")).code == 200
+    listed = read(await jupyter.ask("GET", "/api/contents/workspace/a"))["content"]
+    assert [entry["name"] for entry in listed] == ["1.csv", "deep"]
+    assert (await jupyter.ask("DELETE", "/api/contents/workspace/a/1.csv")).code == 204
+    newest = read(await jupyter.ask("GET", "/api/contents/workspace"))["content"]
+    assert [entry["path"] for entry in newest] == ["workspace/b"]
+
+
 async def test_contents_need_a_kernel_or_a_token_that_keeps_its_state(jupyter: Front) -> None:
     put = {"type": "file", "format": "text", "content": "x"}
     assert read(await jupyter.ask("GET", "/api/contents"))["content"] == []

@@ -26,7 +26,7 @@ from interpreter.errors import (
     TooManySessionsError,
     UnauthorizedError,
 )
-from interpreter.frontends.librechat.identity import JwtVerifier
+from interpreter.frontends.librechat.jwts import JwtVerifier
 from interpreter.models import RunStatus
 from interpreter.settings import Settings
 

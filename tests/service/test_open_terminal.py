@@ -12,8 +12,8 @@ from tornado.httpclient import HTTPResponse
 
 from interpreter.errors import InvalidRequestError
 from interpreter.frontends.open_terminal import ROUTES
-from interpreter.frontends.open_terminal_document import PREFIX
-from interpreter.frontends.open_terminal_files import replaced
+from interpreter.frontends.open_terminal.document import PREFIX
+from interpreter.frontends.open_terminal.files import replaced
 
 NOTEBOOK = {
     "cells": [

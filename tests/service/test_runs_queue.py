@@ -78,7 +78,9 @@ async def test_a_bug_in_one_run_does_not_stop_the_queue(
         monkeypatch.undo()
         raise KeyError("a bug")
 
-    monkeypatch.setattr(type(parts.workspaces.files(session)), "snapshot", fail)
+    files = type(parts.workspaces.files(session))
+    monkeypatch.setattr(files, "glance", lambda _files: None)
+    monkeypatch.setattr(files, "snapshot", fail)
     parts.gateway.release("gate")
     first = await parts.ended(waits)
     assert first.status is RunStatus.ABORTED  # the bug met the first look at the files after the wait
@@ -255,7 +257,9 @@ async def test_a_look_at_the_files_that_hangs_keeps_nobody_from_stopping_the_run
         reached.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(type(parts.workspaces.files(session)), "snapshot", hang)
+    files = type(parts.workspaces.files(session))
+    monkeypatch.setattr(files, "glance", lambda _files: None)
+    monkeypatch.setattr(files, "snapshot", hang)
     active = await parts.submit(session, "print never")
     await reached.wait()
     run = await parts.runs.cancel(ALICE, active.run.id)

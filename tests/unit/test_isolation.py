@@ -1,12 +1,13 @@
 """What the service makes of the sandbox's probe, and what sessions may ask for."""
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from interpreter.errors import InvalidRequestError, SettingsError
 from interpreter.gateway_extension.sandbox import BubblewrapProvisioner, Probe
-from interpreter.gateway_extension.sandbox.limits import SMALLEST
+from interpreter.gateway_extension.sandbox.limits import SMALLEST, Limits
 from interpreter.kernels import isolation
 from interpreter.kernels.isolation import EXTERNAL, Isolation, find_isolation, isolation_of
 from interpreter.settings import Settings, validate
@@ -40,7 +41,7 @@ def test_a_machine_where_it_fails_says_why_and_what_to_do() -> None:
 async def test_without_a_sandbox_the_service_starts_on_loopback_or_when_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(isolation, "probe", lambda: FAILS)
+    monkeypatch.setattr(isolation, "probe", lambda _: FAILS)
     assert (await find_isolation(Settings(), is_local=True)).sandboxed is False
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     told = Settings(ip="0.0.0.0", allow_unsandboxed=True)
@@ -50,7 +51,7 @@ async def test_without_a_sandbox_the_service_starts_on_loopback_or_when_told(
 
 
 async def test_an_external_gateway_is_not_spoken_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolation, "probe", lambda: pytest.fail("its machine is another"))
+    monkeypatch.setattr(isolation, "probe", lambda _: pytest.fail("its machine is another"))
     found = await find_isolation(Settings(gateway_url="http://gw"), is_local=False)
     ready, detail = await found.check()
     assert (found.sandboxed, ready) == (None, True)
@@ -60,7 +61,7 @@ async def test_an_external_gateway_is_not_spoken_for(monkeypatch: pytest.MonkeyP
 async def test_a_quota_that_nothing_enforces_is_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(isolation, "probe", lambda: WORKS)
+    monkeypatch.setattr(isolation, "probe", lambda _: WORKS)
     await find_isolation(Settings(kernel_cpus=1.5), is_local=True)
     assert "kernel_cpus can't be enforced" in caplog.text
 
@@ -115,6 +116,55 @@ def test_the_provisioner_knows_every_option() -> None:
     made = BubblewrapProvisioner(**options)
     assert made.find_limits({}).memory_bytes == 256 * 1024**2
     assert made.find_limits({}).tmp_bytes == 256 * 1024**2
+
+
+def test_each_limit_has_a_setting_and_no_kernelspec_gets_above_it(tmp_path: Path) -> None:
+    settings = Settings(
+        max_workspace_files=7,
+        kernel_tmp_bytes=2 * 1024**2,
+        kernel_shm_bytes=3 * 1024**2,
+        kernel_cpu_seconds=60.0,
+        kernel_wall_seconds=90.0,
+        kernel_uid_range=" 300000 - 300999",
+        kernel_read_only_paths=f"{tmp_path}, /srv/data",
+        fork_server=True,
+        fork_server_imports="numpy, json",
+    )
+    options = isolation.provisioner_options(settings, workspace_root=Path("/w"), runtime_dir=Path("/r"))
+    assert set(options["max_limits"]) == {field.name for field in fields(Limits)} - {"cpu_share"}
+    made = BubblewrapProvisioner(**options)
+    limits = made.find_limits({"KERNEL_LIMITS": '{"wall_seconds": 0, "tmp_bytes": 9999999999}'})
+    assert (limits.max_workspace_files, limits.tmp_bytes, limits.shm_bytes) == (7, 2 * 1024**2, 3 * 1024**2)
+    assert (limits.cpu_seconds, limits.wall_seconds) == (60.0, 90.0)
+    assert made.uid_range == [300000, 300999]
+    assert made.read_only_paths == [str(tmp_path), "/srv/data"]
+    assert (made.fork_server, made.fork_server_imports) == (True, ["numpy", "json"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("kernel_uid_range", "0-1000"),
+        ("kernel_uid_range", "5000-4000"),
+        ("kernel_uid_range", "5000"),
+        ("kernel_read_only_paths", "data"),
+        ("fork_server_imports", "numpy, -c"),
+        ("kernel_cpu_seconds", 0.5),
+        ("kernel_tmp_bytes", 10),
+        ("max_workspace_files", 0),
+    ],
+)
+def test_values_that_can_not_work_are_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(SettingsError, match=name):
+        validate(Settings(**{name: value}))
+
+
+@pytest.mark.parametrize("path", ["nowhere", "state", "state/inner", "", "/", "/mnt", "/tmp"])
+async def test_no_folder_is_shown_that_is_missing_or_must_not_be(tmp_path: Path, path: str) -> None:
+    (tmp_path / "state/inner").mkdir(parents=True)
+    settings = Settings(state_dir=str(tmp_path / "state"), kernel_read_only_paths=str(tmp_path / path))
+    with pytest.raises(SettingsError, match="kernel_read_only_paths"):
+        await find_isolation(settings, is_local=True)
 
 
 @pytest.mark.parametrize("limit", SMALLEST)

@@ -9,16 +9,17 @@ import pytest
 
 from interpreter.errors import InvalidRequestError, NotFoundError
 from interpreter.events import RunEvent
-from interpreter.frontends.librechat import programs, waiting
-from interpreter.frontends.librechat.answers import Origin, answer, pictures_of
-from interpreter.frontends.librechat.languages import (
+from interpreter.frontends.languages import (
     available_codes,
     cell_of,
     find_language,
     parse_language,
 )
+from interpreter.frontends.librechat import programs, waiting
+from interpreter.frontends.librechat.answers import Origin, answer
+from interpreter.frontends.librechat.object_ids import object_id, path_of
 from interpreter.frontends.librechat.requests import read_exec
-from interpreter.frontends.librechat.storage import object_id, path_of
+from interpreter.frontends.pictures import pictures_of
 from interpreter.models import FileChange, Folded, Run, RunError, RunStatus
 
 SESSION = "a" * 21

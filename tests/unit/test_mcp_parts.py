@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interpreter.frontends.mcp_protocol import decode_header, encode_header
-from interpreter.frontends.mcp_tools import MAX_IMAGE_BYTES, Form, parse_uri, run_result, uri_of
-from interpreter.frontends.origins import Origins
+from interpreter.frontends.mcp.origins import Origins
+from interpreter.frontends.mcp.protocol import decode_header, encode_header
+from interpreter.frontends.mcp.tools import MAX_IMAGE_BYTES, Form, parse_uri, run_result, uri_of
 from interpreter.models import FileChange, Folded, Run, RunError, RunStatus
 from interpreter.toolcalls import Dialect, ToolCall, answer_run
 

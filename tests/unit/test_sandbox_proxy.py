@@ -71,6 +71,7 @@ def test_an_entry_that_is_no_host_is_an_error(entry: str) -> None:
         "100.64.0.1", "100.100.100.200", "168.63.129.16", "192.0.0.192", "224.0.0.1", "255.255.255.255",
         "198.18.0.1", "240.0.0.1", "::", "::1", "fe80::1", "fd00:ec2::254", "fc00::1", "ff02::1", "fec0::1",
         "::ffff:127.0.0.1", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "2001:0:1::1",
+        "3fff::1", "5f00::1", "192.88.99.1", "::127.0.0.1", "::1%lo", "fe80::1%lo",
     ],
 )  # fmt: skip
 def test_addresses_that_are_not_of_the_internet_are_refused(address: str) -> None:
@@ -126,6 +127,9 @@ def test_heads_of_both_kinds() -> None:
         b"GET http:// HTTP/1.1\r\n\r\n",
         b"CONNECT [::1:443 HTTP/1.1\r\n\r\n",
         b"\xff\xfe x HTTP/1.1\r\n\r\n",
+        b"GET http://pypi.org/ HTTP/1.1\r\nHost : evil\r\n\r\n",
+        b"GET http://pypi.org/ HTTP/1.1\r\nX: y\r\n Host: evil\r\n\r\n",
+        b"GET http://pypi.org/ HTTP/1.1\r\nX: y\nHost: evil\r\n\r\n",
     ],
 )
 def test_what_is_no_proxy_request_is_refused(head: bytes) -> None:

@@ -1,5 +1,7 @@
 """Input is checked strictly, and a complaint names the field and never repeats the value."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -181,3 +183,10 @@ def test_a_used_up_rate_comes_back_evenly() -> None:
 def test_a_rate_of_zero_is_no_limit() -> None:
     limiter = RateLimiter(0, lambda: 0.0)
     assert not any(limiter.take("a") for _ in range(1000))
+
+
+def test_a_start_takes_in_no_grammar_of_formats() -> None:
+    """jsonschema would, where it is installed: a second or two, for formats that no schema here has."""
+    code = "import sys, interpreter.api, jsonschema\nprint({'lark', 'rfc3987_syntax'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

@@ -42,7 +42,7 @@ async def answer(
         return {"status": "error", "ename": ename, "evalue": error.message, "traceback": [error.message]}
 
 
-async def _ask(session: Session, expression: str) -> Any:
+async def ask(session: Session, expression: str) -> Any:
     """The value of an expression in an idle Python kernel, through JSON; None when there is no answer."""
     kernel = session.kernel
     if kernel is None or kernel.dead or session.active_runs or session.info.language != "python":
@@ -86,7 +86,7 @@ def describe_kernel(info: SessionInfo) -> JSON:
 
 async def _kernel_info(_: Services, __: Principal, session: Session, ___: Mapping[str, Any]) -> JSON:
     known = describe_kernel(session.info)
-    told = await _ask(session, f"{_KERNEL}.kernel_info")
+    told = await ask(session, f"{_KERNEL}.kernel_info")
     if isinstance(told, dict) and isinstance(told.get("language_info"), dict):
         known |= {name: told[name] for name in _INFO_FIELDS if name in told}
     return known
@@ -94,7 +94,7 @@ async def _kernel_info(_: Services, __: Principal, session: Session, ___: Mappin
 
 async def _complete(_: Services, __: Principal, session: Session, content: Mapping[str, Any]) -> JSON:
     code, position = _code(content)
-    told = await _ask(session, f"{_KERNEL}.do_complete({code!a}, {position})")
+    told = await ask(session, f"{_KERNEL}.do_complete({code!a}, {position})")
     if isinstance(told, dict) and isinstance(told.get("matches"), list):
         return told
     return {"matches": [], "cursor_start": position, "cursor_end": position, "metadata": {}}
@@ -103,7 +103,7 @@ async def _complete(_: Services, __: Principal, session: Session, content: Mappi
 async def _inspect(_: Services, __: Principal, session: Session, content: Mapping[str, Any]) -> JSON:
     code, position = _code(content)
     level = 1 if content.get("detail_level") == 1 else 0
-    told = await _ask(session, f"{_KERNEL}.do_inspect({code!a}, {position}, {level})")
+    told = await ask(session, f"{_KERNEL}.do_inspect({code!a}, {position}, {level})")
     if isinstance(told, dict) and isinstance(told.get("data"), dict):
         return told
     return {"found": False, "data": {}, "metadata": {}}
@@ -111,7 +111,7 @@ async def _inspect(_: Services, __: Principal, session: Session, content: Mappin
 
 async def _is_complete(_: Services, __: Principal, session: Session, content: Mapping[str, Any]) -> JSON:
     code, _position = _code(content)
-    told = await _ask(session, f"{_KERNEL}.do_is_complete({code!a})")
+    told = await ask(session, f"{_KERNEL}.do_is_complete({code!a})")
     return told if isinstance(told, dict) and "status" in told else {"status": "unknown"}
 
 
@@ -143,8 +143,9 @@ def _code(content: Mapping[str, Any]) -> tuple[str, int]:
     """The code, and the cursor in it (its end when there is none)."""
     code, position = content.get("code"), content.get("cursor_pos")
     code = code if isinstance(code, str) else ""
-    fits = isinstance(position, int) and not isinstance(position, bool) and 0 <= position <= len(code)
-    return code, position if fits else len(code)  # type: ignore[return-value]
+    if isinstance(position, int) and not isinstance(position, bool) and 0 <= position <= len(code):
+        return code, position
+    return code, len(code)
 
 
 _ANSWERS: Mapping[str, Answer] = {

@@ -105,8 +105,12 @@ class ChannelsHandler(WebSocketHandler, JupyterHandler):
 
     def open(self, *args: str, **kwargs: str) -> None:
         self.set_nodelay(True)
-        user_agent = self.request.headers.get("User-Agent", "")
-        self.profile = Profile.of(v1=self.selected_subprotocol == V1_SUBPROTOCOL, user_agent=user_agent)
+        headers = self.request.headers
+        self.profile = Profile.of(
+            v1=self.selected_subprotocol == V1_SUBPROTOCOL,
+            user_agent=headers.get("User-Agent", ""),
+            has_origin="Origin" in headers,
+        )
         if self._conversation is not None:
             self._conversation.attach(self)
 

@@ -1,16 +1,22 @@
 """``/api/contents``: the files of a session, as Jupyter's clients ask for them.
 
 A path may begin with a kernel's id, which names its session. Any other path is one of the session
-that the token uses: its own one, or the newest.
+that the token uses: its own one, the one that has the path's folder, or the newest.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 from urllib.parse import quote
 
 from interpreter.api.operations import Access
 from interpreter.api.receivers import RawReceiver
-from interpreter.errors import ConflictError, InvalidRequestError, NotFoundError, TooLargeError
+from interpreter.errors import (
+    ConflictError,
+    InterpreterError,
+    InvalidRequestError,
+    NotFoundError,
+    TooLargeError,
+)
 from interpreter.frontends.jupyter.base import JupyterHandler, operation, text_field
 from interpreter.frontends.jupyter.contents import (
     FOLDER_MARK,
@@ -28,6 +34,7 @@ from interpreter.workspace import FileInfo, Files
 
 MAX_READ_BYTES = 64 * 1024**2  # of one file, in a JSON body
 MAX_LISTED = 20_000
+MAX_COMPARED = 4  # parts of a path
 _PAGE = 1000
 _CHUNK = 1024**2
 _NO_KERNEL = "There is no kernel whose files these could be; start one with POST /api/kernels."
@@ -59,7 +66,7 @@ class ContentsHandler(JupyterHandler):
     }
 
     async def do_get(self, path: str = "") -> None:
-        place = self._find_place(path)
+        place = await self._find_place(path)
         if place is None:
             if path.strip("/"):
                 raise NotFoundError(_NO_KERNEL)
@@ -101,7 +108,7 @@ class ContentsHandler(JupyterHandler):
         place = await self._make_place(path)
         folder = f"{place.path}/" if place.path else ""
         if source := text_field(fields, "copy_from"):
-            origin = self._find_place(source)
+            origin = await self._find_place(source)
             if origin is None:
                 raise NotFoundError(_NO_KERNEL)
             stem, _, extension = origin.path.rpartition("/")[2].rpartition(".")
@@ -135,7 +142,7 @@ class ContentsHandler(JupyterHandler):
         self._reply_made(file_model(info, target.shown(target.path), kind_of(target.path)), 200)
 
     async def do_delete(self, path: str = "") -> None:
-        place = self._find_place(path)
+        place = await self._find_place(path)
         if place is None or not place.path:
             raise NotFoundError(_NO_FILE)
         files = self._files(place)
@@ -148,7 +155,7 @@ class ContentsHandler(JupyterHandler):
 
     # Where
 
-    def _find_place(self, path: str) -> Place | None:
+    async def _find_place(self, path: str) -> Place | None:
         """Whose files the path means; None when the token has no kernel yet."""
         path = path.strip("/")
         first, _, rest = path.partition("/")
@@ -157,12 +164,24 @@ class ContentsHandler(JupyterHandler):
         except NotFoundError:
             own = self.front.own_sessions(self.token)
             shared = [session for session in own if self.front.is_shared(session)]
-            current = (shared if self.token.options.keep_state else own)[:1]
-            return Place(current[0], "", path) if current else None
+            holder = await self._holder(shared[:1] if self.token.options.keep_state else own, path)
+            return Place(holder, "", path) if holder is not None else None
         return Place(session, f"{first}/", rest)
 
+    async def _holder(self, sessions: Sequence[Session], path: str) -> Session | None:
+        """The session that has the longest beginning of the path; the newest where that decides nothing.
+
+        So a client that keeps a folder for each of its projects (``workspace/7``) need not say whose it is.
+        """
+        parts = path.split("/")
+        for length in range(min(len(parts), MAX_COMPARED), 1, -1) if len(sessions) > 1 else ():
+            for session in sessions:
+                if await self._has(self.services.workspaces.files(session), "/".join(parts[:length])):
+                    return session
+        return sessions[0] if sessions else None
+
     async def _make_place(self, path: str) -> Place:
-        place = self._find_place(path)
+        place = await self._find_place(path)
         if place is not None:
             return place
         if not self.token.options.keep_state:
@@ -184,6 +203,13 @@ class ContentsHandler(JupyterHandler):
             if isinstance(error.__cause__, IsADirectoryError):
                 return None
             raise
+
+    async def _has(self, files: Files, path: str) -> bool:
+        """Whether there is a file or a folder with that path."""
+        try:
+            return await files.find(path) is not None
+        except InterpreterError as error:
+            return isinstance(error.__cause__, IsADirectoryError)
 
     async def _list(self, files: Files, place: Place) -> list[JSON] | None:
         """The entries of a folder, None when it is none."""

@@ -5,7 +5,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from interpreter.api.runs import check_code
 from interpreter.errors import (
@@ -17,7 +17,7 @@ from interpreter.errors import (
 )
 from interpreter.frontends.jupyter.answers import answer
 from interpreter.frontends.jupyter.fitting import Profile, json_size
-from interpreter.frontends.jupyter.translate import Translator, refusal, status
+from interpreter.frontends.jupyter.translate import Translator, error_content, refusal, status
 from interpreter.frontends.jupyter.wire import Outgoing, Request
 from interpreter.models import RunRequest
 from interpreter.runs import ActiveRun, RecordedRun
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from interpreter.frontends.jupyter.front import Hub
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 FEED_INTERVAL = 0.5  # seconds of silence after which a client that counts them is sent a frame
 MAX_KEPT_BYTES = 16 * 1024**2  # of output for a client that is away
@@ -34,6 +35,7 @@ MAX_ANSWERING = 64  # requests other than runs at once
 FLUSH_TIMEOUT = 2.0  # seconds for the last messages of a session that ends
 GONE = "The client went away."
 
+_ABORTED = "The code was not run, because the code before it failed."
 _INTERNAL = "The service failed; its log has the details."
 _ALWAYS_KEPT = ("status", "execute_reply", "error")
 
@@ -69,6 +71,10 @@ class Conversation:
     @property
     def connected(self) -> bool:
         return self._socket is not None
+
+    @property
+    def _is_simple(self) -> bool:
+        return self._socket is not None and self._socket.profile.simple
 
     @property
     def idle(self) -> bool:
@@ -118,6 +124,10 @@ class Conversation:
         if message.msg_type in ("error", "execute_reply") and self._behind_error is None:
             self._behind_error = len(self._queue)
         await self.broadcast(message)
+
+    async def _tell_all(self, messages: list[Outgoing]) -> None:
+        for message in messages:
+            await self._tell(message)
 
     async def _send_kept(self) -> None:
         async with self._sending:
@@ -189,6 +199,10 @@ class Conversation:
 
     async def _abort(self, request: Request) -> None:
         await self.broadcast(status(request.header, "busy"))
+        if self._is_simple:
+            # It reads no replies, and would take this for code that ran and printed nothing.
+            error = error_content("RunAborted", _ABORTED, [])
+            await self.send(Outgoing("iopub", "error", error, request.header))
         await self.send(Outgoing("shell", "execute_reply", {"status": "aborted"}, request.header))
         await self.broadcast(status(request.header, "idle"))
 
@@ -236,6 +250,7 @@ class Conversation:
             execution_count=hub.execution_count + 1,
             stderr_to_stdout=self._token.options.stderr_to_stdout,
             silent=bool(request.content.get("silent")),
+            errors_last=self._is_simple,
         )
         try:
             await self._follow(accepted, translator, request.header)
@@ -261,26 +276,23 @@ class Conversation:
         self, accepted: ActiveRun | RecordedRun, translator: Translator, parent: Mapping[str, Any]
     ) -> None:
         events = accepted.events()
-        following = asyncio.ensure_future(anext(events, None))
-        try:
-            while True:
-                done, _ = await asyncio.wait({following}, timeout=FEED_INTERVAL)
-                if not done:
-                    await self._feed(parent)
-                    continue
-                if (event := following.result()) is None:
-                    return
-                following = asyncio.ensure_future(anext(events, None))
-                for message in translator.translate(event):
-                    await self._tell(message)
-        finally:
-            following.cancel()
-            await asyncio.wait({following})
+        while (event := await self._fed(anext(events, None), parent)) is not None:
+            await self._fed(self._tell_all(translator.translate(event)), parent)
 
-    async def _feed(self, parent: Mapping[str, Any]) -> None:
-        """Keep a client from giving up that counts the seconds between frames: the limit is ours."""
-        if self._socket is not None and self._socket.profile.simple:
-            await self.send(status(parent, "busy"))
+    async def _fed(self, awaited: Awaitable[T], parent: Mapping[str, Any]) -> T:
+        """Await it. A client that counts the seconds between frames is kept from giving up: the limit is ours.
+
+        It is sent frames while code runs, and also while an image is made to fit, between other messages.
+        """
+        task = asyncio.ensure_future(awaited)
+        try:
+            while not (await asyncio.wait({task}, timeout=FEED_INTERVAL))[0]:
+                if self._socket is not None and self._socket.profile.simple:
+                    await self._socket.send(status(parent, "busy"))
+            return task.result()
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
 
     # The end
 

@@ -36,10 +36,15 @@ class Profile:
     simple: bool
 
     @classmethod
-    def of(cls, *, v1: bool, user_agent: str) -> "Profile":
-        """As the handshake tells: Tornado's own client, which gateways' clients use, takes 10 MiB."""
-        large = v1 or user_agent.startswith("Tornado/")
-        return cls(v1, _LARGE_FRAME if large else _SMALL_FRAME, not large)
+    def of(cls, *, v1: bool, user_agent: str, has_origin: bool = False) -> "Profile":
+        """As the handshake tells.
+
+        Tornado's own client, which gateways' clients use, takes 10 MiB. So does websocket-client, which
+        knows no limit: it alone sends an origin and does not say its name. smolagents uses it.
+        """
+        full = v1 or user_agent.startswith("Tornado/")
+        large = full or (has_origin and not user_agent)
+        return cls(v1, _LARGE_FRAME if large else _SMALL_FRAME, not full)
 
     @property
     def room(self) -> int:
@@ -82,8 +87,7 @@ def _split_stream(message: Outgoing, profile: Profile) -> list[Outgoing]:
     text = message.content["text"]
     if profile.simple:
         text = strip_ansi(text)
-    step = profile.room // _ESCAPED
-    pieces = [text[start : start + step] for start in range(0, len(text), step)]
+    pieces = _cut_up(text, profile.room)
     return [replace(message, content={**message.content, "text": piece}) for piece in pieces]
 
 
@@ -111,18 +115,28 @@ def _split_plain(message: Outgoing, profile: Profile) -> list[Outgoing]:
     text = data.get(PLAIN)
     if not isinstance(text, str) or PNG in data or json_size(text) <= profile.room // 2:
         return [message]
-    pieces, step = [], profile.room // 2 // _ESCAPED
-    while len(text) > step:
-        end = text.rfind("\n", step // 2, step)
-        pieces.append(text[: end if end > 0 else step])
-        text = text[end + 1 if end > 0 else step :]
-    first, *others = [*pieces, text]
+    pieces = _cut_up(text, profile.room // 2)
+    first, *others = [piece.removesuffix("\n") for piece in pieces[:-1]] + pieces[-1:]
     content = {**message.content, "data": {**data, PLAIN: first}}
     following = [{"data": {PLAIN: piece}, "metadata": {}, "transient": {}} for piece in others]
     return [
         replace(message, content=content),
         *(replace(message, msg_type="display_data", content=content) for content in following),
     ]
+
+
+def _cut_up(text: str, room: int) -> list[str]:
+    """Pieces of at most ``room`` bytes in JSON, as few as can be, and ends of lines at their ends."""
+    pieces, start = [], 0
+    while start < len(text):
+        end = min(start + room, len(text))
+        while (size := json_size(text[start:end])) > room:
+            end = start + max((room - 2) // _ESCAPED, (end - start) * room // size - 1)
+        if end < len(text):
+            end = text.rfind("\n", (start + end) // 2, end) + 1 or end
+        pieces.append(text[start:end])
+        start = end
+    return pieces
 
 
 async def _fit_bundle(data: Mapping[str, Any], profile: Profile, painter: Painter) -> JSON:

@@ -9,6 +9,7 @@ from interpreter.errors import InterpreterError
 from interpreter.frontends.chats import METADATA_KEY, ChatSessions
 from interpreter.frontends.jupyter.conversation import Conversation
 from interpreter.frontends.jupyter.documents import Documents
+from interpreter.frontends.jupyter.home import move_home
 from interpreter.frontends.jupyter.ids import kernel_id_of
 from interpreter.frontends.jupyter.images import ImageShrinker
 from interpreter.frontends.jupyter.translate import status
@@ -43,6 +44,7 @@ class Hub:
         self._front = front
         self._clients: OrderedDict[str, Conversation] = OrderedDict()
         self._waiting = 0
+        self._settled: tuple[str | None, int] | None = None
 
     @property
     def connections(self) -> int:
@@ -88,9 +90,22 @@ class Hub:
         elif not self.shared:
             await self.services.sessions.delete(principal, self.session.id)
 
+    async def settle(self) -> None:
+        """Prepare the kernel for its clients, if it may be another than the one that was prepared.
+
+        It is another after some runs only: those that had to end with a restart.
+        """
+        session = self.session
+        state = (session.kernel.id if session.kernel is not None else None, session.run_count)
+        if state != self._settled:
+            self._settled = state
+            await move_home(session)
+
     async def tell_restart(self) -> None:
-        """Let all clients know that the kernel is a fresh one."""
+        """Make the fresh kernel like the first one, and let all clients know of it."""
         self.execution_count = 0
+        self._settled = None
+        await self.settle()
         for state in ("restarting", "idle"):
             for client in list(self._clients.values()):
                 await client.send(status({}, state))
@@ -145,10 +160,13 @@ class Front:
         """A new session, or the token's own where it keeps its state. Raises as `SessionManager.create`."""
         default = self.services.settings.kernel_name
         if token.options.keep_state and name in (None, default):
-            return await self.own_chat(token)
-        return await self.services.sessions.create(
-            token.principal, kernel_name=name, metadata={"client": "jupyter"}
-        )
+            session = await self.own_chat(token)
+        else:
+            session = await self.services.sessions.create(
+                token.principal, kernel_name=name, metadata={"client": "jupyter"}
+            )
+        await self.hub(session).settle()
+        return session
 
     async def own_chat(self, token: TokenInfo) -> "Session":
         """The one session of a token that keeps its state, made when there is none."""

@@ -154,7 +154,10 @@ class KernelHandler(_RoleInside):
         if self.front.find_refusal(self.token, kernel_id) is not None:
             self.reply(_refused_model(kernel_id, self.settings_.kernel_name))
             return
-        self.reply(self.front.describe(self.session_of(kernel_id)))
+        session = self.session_of(kernel_id)
+        if self.principal.may_run:
+            await self.front.hub(session).settle()
+        self.reply(self.front.describe(session))
 
     async def do_delete(self, kernel_id: str) -> None:
         if self.front.find_refusal(self.token, kernel_id) is not None:

@@ -31,6 +31,8 @@ class Translator:
     """The messages of one run; ``parent`` is the header of its request.
 
     ``execution_count`` is what the kernel will probably count. ``silent`` leaves out what a kernel then does: input and result.
+    ``errors_last`` is for clients that stop at the first error (smolagents, AutoGen): they would not learn of the
+    time limit that made it, and one that hangs up would cancel the run whose error it was told.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class Translator:
         execution_count: int,
         stderr_to_stdout: bool = False,
         silent: bool = False,
+        errors_last: bool = False,
     ) -> None:
         self.execution_count = execution_count
         self._parent = parent
@@ -50,9 +53,21 @@ class Translator:
         self._sent: dict[int, list[str]] = {}  # what was sent of outputs, of streams their text, by index
         self._broken_off: set[int] = set()  # streams whose rest comes at the end
         self._errors: list[str] = []
+        self._errors_last = errors_last
+        self._held: list[Outgoing] = []  # errors that wait for the end
 
     def translate(self, event: RunEvent) -> list[Outgoing]:
         """The messages of the next event; with the last one comes the reply."""
+        if event.kind == COMPLETED:
+            return self._end(event.data)
+        messages = self._live(event)
+        is_error = event.kind == "output" and event.data["output"]["output_type"] == "error"
+        if is_error and self._errors_last:
+            self._held += messages
+            return []
+        return messages
+
+    def _live(self, event: RunEvent) -> list[Outgoing]:
         data = event.data
         if event.kind == "run.started":
             return self._shown(self._input(data))
@@ -63,9 +78,8 @@ class Translator:
         if event.kind == "output.clear":
             self._sent.clear()
             self._broken_off.clear()
+            self._held.clear()
             return self._shown(self._iopub("clear_output", {"wait": False}))
-        if event.kind == COMPLETED:
-            return self._end(data)
         return []
 
     def _shown(self, *messages: Outgoing) -> list[Outgoing]:
@@ -123,12 +137,16 @@ class Translator:
         self.execution_count = run["execution_count"] or self.execution_count
         messages = self._shown(*self._missing(run["outputs"]))
         notices = [*run["notices"], *([] if run["recorded"] else [_NOT_RECORDED])]
-        status, error = run["status"], run["error"]
+        status, error, held = run["status"], run["error"], self._held
         if status not in ("ok", "error"):
             sentence = " ".join(notices) or f"The run ended with status {status}."
             error, notices = self._failure(status, sentence, error), []
+            if held and error is not run["error"]:
+                error["traceback"] = [*held[0].content["traceback"], *error["traceback"]]
+                self._errors, held = [], []
         if notices:
             messages += self._shown(*self._stream("stderr", "".join(f"{line}\n" for line in notices)))
+        messages += held
         if error is not None and error["ename"] not in self._errors:
             messages += self._shown(*self._error(error["ename"], error["evalue"], error["traceback"]))
         return [*messages, self._reply(run, error)]

@@ -10,11 +10,12 @@ from interpreter.api.errors import retry_after
 from interpreter.api.jsonbody import parse_json
 from interpreter.api.operations import Operation
 from interpreter.errors import InterpreterError, RateLimitedError, TooManySessionsError
+from interpreter.frontends.identity import Identifier, Identity
 from interpreter.frontends.librechat.conversations import Conversations
-from interpreter.frontends.librechat.identity import Identifier, Identity, JwtVerifier
+from interpreter.frontends.librechat.jwts import JwtVerifier
 from interpreter.frontends.librechat.requests import read_owner
-from interpreter.frontends.librechat.storage import Owner, Storages
 from interpreter.frontends.librechat.waiting import Programs
+from interpreter.frontends.storages import Owner, Storages
 
 PREFIX = "/librechat"
 TAG = "LibreChat"

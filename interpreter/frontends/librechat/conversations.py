@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, TypeVar
 from interpreter.api.services import Services
 from interpreter.errors import NotFoundError, TooManySessionsError
 from interpreter.frontends.chats import ChatSessions, check_chat_key
+from interpreter.frontends.identity import Identity
+from interpreter.frontends.languages import Language
 from interpreter.frontends.librechat.answers import Origin
-from interpreter.frontends.librechat.identity import Identity
-from interpreter.frontends.librechat.languages import Language
+from interpreter.frontends.librechat.object_ids import find_object, path_of
 from interpreter.frontends.librechat.requests import ExecRequest, FileRef
-from interpreter.frontends.librechat.storage import Storage, Storages, find_object, path_of
+from interpreter.frontends.storages import Storage, Storages
 from interpreter.models import Principal
 from interpreter.workspace import FileInfo
 

@@ -1,27 +1,24 @@
 """``/exec``: runs the client's code."""
 
-import base64
-import binascii
 from collections.abc import Sequence
 from typing import ClassVar
 
 from interpreter.api.operations import Access, Answer, Operation
 from interpreter.api.runs import RunAnswers, check_code
-from interpreter.api.services import Services
 from interpreter.errors import InvalidRequestError
-from interpreter.frontends.librechat.answers import Picture, answer, pictures_of
-from interpreter.frontends.librechat.base import JSON_TYPE, TAG, LibreChatHandler
-from interpreter.frontends.librechat.conversations import Prepared
-from interpreter.frontends.librechat.languages import (
+from interpreter.frontends.languages import (
     Language,
     available_codes,
     cell_of,
     find_language,
     parse_language,
 )
+from interpreter.frontends.librechat.answers import answer
+from interpreter.frontends.librechat.base import JSON_TYPE, TAG, LibreChatHandler
+from interpreter.frontends.librechat.conversations import Prepared
 from interpreter.frontends.librechat.requests import ExecRequest, read_exec
+from interpreter.frontends.saved_pictures import save_pictures
 from interpreter.models import JSON, Run, RunRequest, new_id
-from interpreter.sessions import Session
 
 
 class ExecHandler(LibreChatHandler, RunAnswers):
@@ -82,30 +79,6 @@ class ExecHandler(LibreChatHandler, RunAnswers):
             body["runtime_session_id"] = prepared.session.id
             body["runtime_status"] = "new" if prepared.is_fresh else "reused"
         return body
-
-
-async def save_pictures(services: Services, session: Session, run: Run) -> list[str]:
-    """The paths of the files that the shown pictures of a run were made into."""
-    paths = []
-    for number, picture in enumerate(pictures_of(run), 1):
-        content = _content(picture)
-        if content:
-            path = f"figure_{run.number}_{number}.{picture.ending}"
-            upload = await services.workspaces.begin_upload(session)
-            try:
-                await upload.write(content)
-                await upload.commit(path)
-            finally:
-                upload.discard()
-            paths.append(path)
-    return paths
-
-
-def _content(picture: Picture) -> bytes:
-    try:
-        return base64.b64decode(picture.data)
-    except (binascii.Error, ValueError):
-        return b""
 
 
 def _unavailable(code: str, available: Sequence[str]) -> JSON:

@@ -1,27 +1,24 @@
 """LibreChat's files: uploads, downloads, lists, and whether one is still there."""
 
-from collections.abc import Awaitable
 from typing import ClassVar
 
+from interpreter.api import uploads
 from interpreter.api.files import FileHandler
 from interpreter.api.operations import Access, Answer, Operation
-from interpreter.errors import InterpreterError
 from interpreter.frontends.librechat.base import JSON_TYPE, TAG, LibreChatHandler
-from interpreter.frontends.librechat.storage import Storage, find_object, object_id
+from interpreter.frontends.librechat.object_ids import find_object, object_id
 from interpreter.frontends.librechat.uploads import MAX_FILES, UploadReceiver
+from interpreter.frontends.storages import Storage
 from interpreter.models import JSON, to_iso
 from interpreter.workspace import FileInfo
 
-_FORM_OVERHEAD = 1024**2  # bytes of a form that are not content
-_UPLOAD_TIMEOUT = 6 * 3600.0  # seconds for one body
 _MAX_LISTED = 1000
 
 
-class UploadHandler(LibreChatHandler):
+class UploadHandler(uploads.UploadHandler[UploadReceiver], LibreChatHandler):
     """``/librechat/upload``"""
 
     strict: ClassVar = True
-    receiver: UploadReceiver | None = None
     operations: ClassVar = {
         "POST": Operation(
             "librechatUpload",
@@ -33,34 +30,10 @@ class UploadHandler(LibreChatHandler):
         )
     }
 
-    @property
-    def max_body_bytes(self) -> int:
-        return self.services.settings.max_workspace_bytes + _FORM_OVERHEAD
-
-    async def _admit(self) -> None:
-        await super()._admit()
-        if not self._finished:
-            content_type = self.request.headers.get("Content-Type", "")
-            self.receiver = UploadReceiver(self.front.storages, self.asker, content_type, strict=self.strict)
-            self.request.connection.set_body_timeout(_UPLOAD_TIMEOUT)  # type: ignore[union-attr]
-
-    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
-        if self.receiver is None or self._refusal is not None:
-            return super().data_received(chunk)
-        return self._receive(self.receiver, chunk)
-
-    async def _receive(self, receiver: UploadReceiver, chunk: bytes) -> None:
-        try:
-            await receiver.feed(chunk)
-        except InterpreterError as error:
-            receiver.discard()
-            if not self._client_gone:
-                self._refuse(error)
-        if self._client_gone:  # meanwhile
-            receiver.discard()
+    async def make_receiver(self) -> UploadReceiver:
+        return UploadReceiver(self.front.storages, self.asker, self.content_type, strict=self.strict)
 
     async def _finish_upload(self) -> UploadReceiver:
-        assert self.receiver is not None
         await self.receiver.finish()
         return self.receiver
 
@@ -78,17 +51,6 @@ class UploadHandler(LibreChatHandler):
                 "files": files,
             }
         )
-
-    def on_connection_close(self) -> None:
-        super().on_connection_close()
-        self._discard()
-
-    def on_finish(self) -> None:
-        self._discard()
-
-    def _discard(self) -> None:
-        if self.receiver is not None:
-            self.receiver.discard()
 
 
 class BatchUploadHandler(UploadHandler):

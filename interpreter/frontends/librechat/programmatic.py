@@ -92,7 +92,7 @@ class ProgrammaticHandler(ExecHandler):
             await self._finish(program, error="Time limit exceeded")
             return
         except asyncio.CancelledError:
-            await self._cancel(program.active)
+            await self._abandon(program.active)
             raise
         if calls:
             token = self.front.programs.put(self.principal.token_id, program)

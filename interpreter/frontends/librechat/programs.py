@@ -12,7 +12,7 @@ from typing import Any
 
 from interpreter.errors import InvalidRequestError
 from interpreter.events import RunEvent
-from interpreter.frontends.librechat.languages import cell_of
+from interpreter.frontends.languages import cell_of
 from interpreter.models import JSON, Run, RunStatus
 
 MIME = "application/vnd.interpreter.tool-calls+json"

@@ -10,7 +10,7 @@ from typing import Any
 
 from interpreter.api.jsonbody import has_surrogate
 from interpreter.errors import InvalidRequestError
-from interpreter.frontends.librechat.storage import Owner
+from interpreter.frontends.storages import Owner
 
 MAX_FILES = 1000
 _MIN_TIMEOUT = 1.0  # seconds

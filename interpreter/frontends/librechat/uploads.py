@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 from interpreter.api.multipart import MultipartReader, PartBegin, PartData
 from interpreter.errors import InterpreterError, InvalidRequestError
-from interpreter.frontends.librechat.identity import Identity
+from interpreter.frontends.identity import Identity
+from interpreter.frontends.librechat.object_ids import path_of
 from interpreter.frontends.librechat.requests import read_owner
-from interpreter.frontends.librechat.storage import Folder, Storages, path_of
+from interpreter.frontends.storages import Folder, Storages
 from interpreter.workspace import Upload, Workspaces
 
 MAX_FILES = 200  # in one batch

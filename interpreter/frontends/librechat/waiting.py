@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from interpreter.errors import NotFoundError
+from interpreter.frontends.languages import Language
 from interpreter.frontends.librechat.conversations import Prepared
-from interpreter.frontends.librechat.languages import Language
 from interpreter.frontends.librechat.requests import ExecRequest
 from interpreter.models import new_id
 

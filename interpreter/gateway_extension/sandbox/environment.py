@@ -117,6 +117,8 @@ def kernel_environment(
         "PIP_NO_INPUT": "1",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "PIP_NO_CACHE_DIR": "1",
+        # Five would take ten seconds where there is no network, and some clients begin with an installation.
+        "PIP_RETRIES": "1",
         "MPLCONFIGDIR": f"{HOME}/.config/matplotlib",
         # Without it ipykernel's debugger writes a warning to stderr after each start.
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",

@@ -41,6 +41,7 @@ MAX_FDS = 1024
 BARE_DATA = 32 * 1024 * 1024  # of a process that has imported ipykernel and nothing else
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_thread_setters: list[Any] = []
 
 
 class _Program(ctypes.Structure):
@@ -221,10 +222,11 @@ def _renew_matplotlib(matplotlib: Any) -> None:
         matplotlib.rcParams["backend"] = os.environ["MPLBACKEND"]
 
 
-def _set_threads(count: int | None) -> None:
-    """Let numpy's linear algebra use so many threads, as its environment variable would have."""
-    if count is None:
-        return
+def find_thread_setters() -> None:
+    """Remember how to tell numpy's linear algebra its number of threads.
+
+    In the zygote, since the sandbox may show the library at another path than the one it was loaded from.
+    """
     with open("/proc/self/maps") if os.path.exists("/proc/self/maps") else open(os.devnull) as maps:
         paths = {line.split()[-1] for line in maps if "openblas" in line}
     for path in paths:
@@ -232,4 +234,11 @@ def _set_threads(count: int | None) -> None:
         for name in ("openblas_set_num_threads", "scipy_openblas_set_num_threads64_"):
             function = getattr(library, name, None)
             if function is not None:
-                function(ctypes.c_int(count))
+                _thread_setters.append(function)
+
+
+def _set_threads(count: int | None) -> None:
+    """Let numpy's linear algebra use so many threads, as its environment variable would have."""
+    if count is not None:
+        for function in _thread_setters:
+            function(ctypes.c_int(count))

@@ -79,10 +79,17 @@ def main(fd: int) -> None:
     _check(_libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "parent death signal")
     if os.getppid() != plan["parent"]:
         os._exit(1)
-    # A gateway under nohup would pass that on: a closed terminal would then end nothing inside.
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    # What the gateway ignores (under nohup, say, or because Python does) is nothing to a kernel.
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
     os.chdir("/")
     os.umask(0o022)
+    if plan["program_fd"] is not None:  # a copy that nobody shares; its libraries are not found beside it
+        os.set_inheritable(plan["program_fd"], False)
+        try:  # noqa: SIM105  (contextlib would have to be imported)
+            os.execve(plan["program_fd"], plan["argv"], {"LD_LIBRARY_PATH": plan["libraries"]})  # noqa: S606
+        except PermissionError:
+            pass  # this machine starts no programs from memory (sysctl vm.memfd_noexec)
     os.execve(plan["argv"][0], plan["argv"], {})  # noqa: S606
 
 

@@ -91,17 +91,20 @@ def enforced_limits(parents: Parents | None = None) -> dict[str, str]:
 
 
 @functools.cache
-def probe() -> Probe:
-    """Make a sandbox around ``true``, the same way as for a kernel (about 50 ms; done once)."""
+def probe(uid_range: tuple[int, int] = UID_RANGE) -> Probe:
+    """Make a sandbox around ``true``, the same way as for a kernel (about 50 ms; done once).
+
+    ``uid_range``: of kernels, when we are root. Raises ValueError for one that holds no plain uids.
+    """
     enforced = enforced_limits()
     try:
         seccomp_filter()
     except SeccompUnavailableError as error:
         return Probe(False, str(error), "Install libseccomp and pyseccomp.", True, False, enforced)
-    reason = _try(proc=True)
+    reason = _try(uid_range, proc=True)
     if reason is None:
         return Probe(True, None, None, True, True, enforced)
-    if "proc" in reason and _try(proc=False) is None:
+    if "proc" in reason and _try(uid_range, proc=False) is None:
         # ipykernel needs no /proc; only psutil and the like lose something.
         fix = next(text for key, text in ADVICE if key == "mount proc")
         return Probe(True, f"kernels run without /proc ({reason})", fix, False, True, enforced)
@@ -118,7 +121,7 @@ def uid_folder(runtime_dir: str) -> Path:
     return Path("/run/jupyter-kernel-uids") if os.access("/run", os.W_OK) else Path(runtime_dir) / "uids"
 
 
-def _try(*, proc: bool) -> str | None:
+def _try(uid_range: tuple[int, int], *, proc: bool) -> str | None:
     """Why it failed; None when it worked."""
     binds, links = system_binds()
     box = Box(
@@ -135,7 +138,7 @@ def _try(*, proc: bool) -> str | None:
     held: HeldProcess | None = None
     try:
         if os.geteuid() == 0:
-            lease = UidPool(uid_folder(default_runtime_dir()), *UID_RANGE).acquire()
+            lease = UidPool(uid_folder(default_runtime_dir()), *uid_range).acquire()
         held = start_held(box, Terms(uid=lease.uid if lease is not None else None))
         held.wait_until_held(TIMEOUT)
         held.go()

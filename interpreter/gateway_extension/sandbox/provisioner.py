@@ -22,7 +22,7 @@ from typing import Any
 from jupyter_client.connect import KernelConnectionInfo
 
 from interpreter.gateway_extension.sandbox.bubblewrap import SandboxError, SandboxUnavailableError
-from interpreter.gateway_extension.sandbox.cgroups import Parents, find_parents, sweep_groups
+from interpreter.gateway_extension.sandbox.cgroups import Parents, find_parents
 from interpreter.gateway_extension.sandbox.command import WORKSPACE, Bind, Box, box_files
 from interpreter.gateway_extension.sandbox.environment import (
     kernel_environment,
@@ -30,30 +30,24 @@ from interpreter.gateway_extension.sandbox.environment import (
     program_roots,
     system_binds,
 )
-from interpreter.gateway_extension.sandbox.folders import (
-    KernelFolder,
-    close_instances,
-    default_runtime_dir,
-    instance,
-)
+from interpreter.gateway_extension.sandbox.folders import close_instances, default_runtime_dir
 from interpreter.gateway_extension.sandbox.forking import Forking
 from interpreter.gateway_extension.sandbox.limits import Limits, size_text
 from interpreter.gateway_extension.sandbox.options import DEFAULT_LIMITS, SandboxOptions
-from interpreter.gateway_extension.sandbox.probe import advice, probe, uid_folder
+from interpreter.gateway_extension.sandbox.places import Place, Places
+from interpreter.gateway_extension.sandbox.probe import advice, probe
 from interpreter.gateway_extension.sandbox.proxy import PORT
-from interpreter.gateway_extension.sandbox.sandbox import Network, Place, Sandbox
-from interpreter.gateway_extension.sandbox.uids import NoUidLeftError, UidPool
-from interpreter.gateway_extension.sandbox.workspace import (
-    WorkspaceError,
-    check_workspace,
-    give_to,
-    may_take_over,
+from interpreter.gateway_extension.sandbox.sandbox import Network, Sandbox
+from interpreter.gateway_extension.sandbox.zygote import (
+    ForkCommand,
+    Origin,
+    ZygoteError,
+    find_zygote,
+    stop_zygotes,
+    zygote_folder,
 )
-from interpreter.gateway_extension.sandbox.zygote import ForkCommand, ZygoteError, find_zygote, stop_zygotes
 
 SOCKET_POLL = 0.01
-WORKSPACE_POLL = 0.05
-WORKSPACE_TIMEOUT = 10.0  # seconds for the kernel before to let go of the workspace
 FIRST_PORT = 40001  # of kernels that know TCP only; each sandbox has all ports to itself
 _PORTS = ("shell_port", "iopub_port", "stdin_port", "hb_port", "control_port")
 
@@ -117,75 +111,14 @@ class BubblewrapProvisioner(SandboxOptions):
 
     async def _take_place(self, cwd: str | None) -> Place:
         """The folder, workspace and uid of this kernel: the same at every restart."""
-        if self._place is not None:
-            return self._place
-        runtime_dir = self.runtime_dir or default_runtime_dir()
-        own = instance(runtime_dir)
-        if not own.swept:
-            own.swept = True
-            await asyncio.to_thread(self._sweep, own.dead, runtime_dir)
-        workspace = check_workspace(cwd, root=self.workspace_root, runtime_dir=runtime_dir) if cwd else None
-        folder = own.kernel_folder()
-        try:
-            if workspace:
-                await self._wait_for_workspace(workspace, runtime_dir)
-            place = self._make_place(folder, workspace, runtime_dir)
-            await asyncio.to_thread(self._give_workspace, place)
-        except BaseException:
-            folder.remove()
-            raise
-        self._place = place
-        self._finalizer = weakref.finalize(self, _release, os.getpid(), None, place)
-        return place
+        if self._place is None:
+            place = self._place = await self._places().take(cwd)
+            self._finalizer = weakref.finalize(self, _release, os.getpid(), None, place)
+        return self._place
 
-    def _sweep(self, dead: list[str], runtime_dir: str) -> None:
-        """Remove what gateways left that were killed (their folders are gone already)."""
-        sweep_groups(find_parents(), dead)
-        if os.geteuid() == 0:
-            UidPool(uid_folder(runtime_dir), *self.uid_range).sweep()
-
-    async def _wait_for_workspace(self, workspace: str, runtime_dir: str) -> None:
-        """A kernel that died, or is being replaced, lets go of its folder a little later."""
-        if os.geteuid() != 0:
-            return
-        pool = UidPool(uid_folder(runtime_dir), *self.uid_range)
-        owner = os.stat(workspace, follow_symlinks=False).st_uid
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(WORKSPACE_TIMEOUT):
-                # A file lock can only be waited for without end, or asked about again.
-                while owner in pool and pool.is_taken(owner):  # noqa: ASYNC110
-                    await asyncio.sleep(WORKSPACE_POLL)
-
-    def _make_place(self, folder: KernelFolder, workspace: str | None, runtime_dir: str) -> Place:
-        path = Path(workspace) if workspace else folder.private_workspace
-        if not workspace:  # a given one that went meanwhile must not come back
-            path.mkdir(mode=0o700, exist_ok=True)
-        if os.geteuid() != 0:
-            return Place(folder, os.geteuid(), path)
-        pool = UidPool(uid_folder(runtime_dir), *self.uid_range)
-        if workspace and not may_take_over(workspace, pool.__contains__, root=self.workspace_root):
-            raise WorkspaceError(
-                "the kernel's working directory holds somebody's files: set workspace_root, or give an empty one"
-            )
-        owner = path.stat().st_uid
-        lease = pool.find(owner)
-        if lease is None:
-            if owner in pool and workspace:
-                raise WorkspaceError("the kernel's working directory is in use by another kernel")
-            try:
-                lease = pool.acquire()
-            except NoUidLeftError as error:
-                raise SandboxError(str(error)) from error
-        return Place(folder, lease.uid, path, lease)
-
-    @staticmethod
-    def _give_workspace(place: Place) -> None:
-        if place.lease is not None:
-            try:
-                give_to(place.workspace, place.uid)
-            except BaseException:
-                place.lease.release()
-                raise
+    def _places(self) -> Places:
+        first, last = self.uid_range
+        return Places(self.runtime_dir or default_runtime_dir(), self.workspace_root, (first, last))
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
         """Start the sandbox and wait until the kernel has made its sockets. Raises `SandboxError`."""
@@ -199,7 +132,7 @@ class BubblewrapProvisioner(SandboxOptions):
             self._kernel_file(place).chmod(0o640)
         self._starts += 1
         try:
-            probed = await asyncio.to_thread(probe)
+            probed = await asyncio.to_thread(probe, tuple(self.uid_range))
             if not probed.ok:
                 raise SandboxUnavailableError(probed.reason or "the sandbox does not work here")
             await self._fork_or_start(self._box(cmd, place, kwargs["env"], proc=probed.proc), place, relayed)
@@ -246,13 +179,26 @@ class BubblewrapProvisioner(SandboxOptions):
         if command is None:
             self.log.info("This kernel is started, not forked: its command or its variables ask for that")
             return None
-        folder = place.folder.path.parent / f"z{hash(command.origin) & 0xFFFFFFFF:08x}"
+        folder = zygote_folder(place.folder.path.parent, command.origin)
         try:
             zygote = await asyncio.to_thread(find_zygote, command.origin, folder)
         except ZygoteError as error:
             self.log.warning("Kernels are started, not forked: %s", error)
             return None
         return Forking(zygote, command, self._limits.threads())
+
+    def find_fork_server(self) -> tuple[Origin, Path] | None:
+        """What `find_zygote` has to be told so that it starts the fork server of this kernelspec; None: it is off.
+
+        Raises `ZygoteError` when its kernels can't be forked, ValueError for options that can't be.
+        """
+        if not self.fork_server:
+            return None
+        spec = self.kernel_spec
+        command = ForkCommand.find(spec.argv, spec.env, self.fork_server_imports)
+        if command is None:
+            raise ZygoteError(f"the command of {spec.display_name!r} is not of the form `python -m module`")
+        return command.origin, zygote_folder(self._places().instance.path, command.origin)
 
     async def _give_up(self) -> None:
         """After a failed start: leave nothing, but what a kernel that ran before may be restarted with."""

@@ -18,6 +18,7 @@ import fcntl
 import ipaddress
 import json
 import os
+import re
 import socket
 import sys
 from dataclasses import dataclass
@@ -39,7 +40,8 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 # Not public although `ipaddress` of some versions says so: NAT64, 6to4, Teredo (they wrap IPv4
-# addresses), site-local, protocol assignments (a cloud's metadata is there), and Azure's host agent.
+# addresses), site-local, documentation, segment routing, protocol assignments (a cloud's metadata is there), and
+# Azure's host agent.
 REFUSED_NETWORKS: tuple[Network, ...] = tuple(
     ipaddress.ip_network(text)
     for text in (
@@ -48,10 +50,16 @@ REFUSED_NETWORKS: tuple[Network, ...] = tuple(
         "2002::/16",
         "2001::/32",
         "fec0::/10",
+        "3fff::/20",
+        "5f00::/16",
         "192.0.0.0/24",
+        "192.88.99.0/24",
         "168.63.129.16/32",
     )
 )
+
+
+_HEADER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\0]*")
 
 
 class RefusedError(Exception):
@@ -189,14 +197,17 @@ def parse_head(head: bytes) -> tuple[str, str, int, bytes]:
         if url.scheme != "http":
             raise ValueError("not a proxy request")
         path = url._replace(scheme="", netloc="").geturl() or "/"
+        headers = [line for line in rest.split(b"\r\n") if line]
+        if not all(_HEADER.fullmatch(line) for line in headers):
+            raise ValueError("a header that servers read in different ways")
         kept = [
             name
-            for name in rest.split(b"\r\n")
+            for name in headers
             if not name.lower().startswith((b"proxy-", b"connection:", b"keep-alive:", b"host:"))
         ]
         host_line = b"Host: " + url.netloc.rpartition("@")[2].encode("ascii")
         lines = [f"{method} {path} HTTP/1.1".encode("ascii"), host_line, b"Connection: close", *kept]
-        forward = b"\r\n".join(lines)
+        forward = b"\r\n".join([*lines, b"", b""])
     host = (url.hostname or "").rstrip(".")
     if not host or any(ord(char) <= 32 for char in host):
         raise ValueError("no host")

@@ -7,44 +7,21 @@ import subprocess
 import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from interpreter.gateway_extension.sandbox import processes
 from interpreter.gateway_extension.sandbox.bubblewrap import HeldProcess, SandboxError, Terms, start_held
 from interpreter.gateway_extension.sandbox.cgroups import ControlGroup, Parents
 from interpreter.gateway_extension.sandbox.command import Box
-from interpreter.gateway_extension.sandbox.folders import KernelFolder
 from interpreter.gateway_extension.sandbox.forking import Forking
 from interpreter.gateway_extension.sandbox.helper import Helper
 from interpreter.gateway_extension.sandbox.limits import Limits
+from interpreter.gateway_extension.sandbox.places import Place
 from interpreter.gateway_extension.sandbox.proxy import Rule
-from interpreter.gateway_extension.sandbox.uids import UidLease
 from interpreter.gateway_extension.sandbox.watchdog import Watchdog, Watched
 
 NETWORK_POLICIES = ("none", "allowlist", "full")
 START_TIMEOUT = 20.0
 END_TIMEOUT = 5.0
-
-
-@dataclass
-class Place:
-    """What a kernel keeps across restarts: its folder, its uid, its workspace."""
-
-    folder: KernelFolder
-    uid: int
-    workspace: Path
-    lease: UidLease | None = None
-
-    @property
-    def drop_to(self) -> int | None:
-        """The uid to become, when we are root."""
-        return self.uid if self.lease is not None else None
-
-    def release(self) -> None:
-        """Remove the folder and give the uid back; further calls do nothing."""
-        self.folder.remove()
-        if self.lease is not None:
-            self.lease.release()
 
 
 @dataclass(frozen=True, slots=True)

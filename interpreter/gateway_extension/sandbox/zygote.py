@@ -29,7 +29,7 @@ UNKNOWN_EXIT = 121  # of a kernel that outlived its zygote: nobody can say
 NS_GET_USERNS = 0xB701
 NAMESPACES = ("cgroup", "ipc", "uts", "net", "pid", "mnt", "user")
 SIGNAL_PROCESS_GROUP = 1 << 2  # of pidfd_send_signal, since Linux 6.9
-IMPORTS = (
+KERNEL_IMPORTS = (
     "ipykernel.kernelapp",
     "ipykernel.ipkernel",
     "ipykernel.zmqshell",
@@ -40,11 +40,11 @@ IMPORTS = (
     "IPython.core.completerlib",
     "IPython.core.logger",
     "IPython.extensions.storemagic",
-    "numpy",
-    "pandas",
-    "matplotlib.pyplot",
-    "matplotlib.backends.backend_agg",
 )
+"""What every kernel imports by itself, sooner or later."""
+IMPORTS = ("numpy", "pandas", "matplotlib.pyplot")
+FIRST_USE = {"matplotlib.pyplot": ("matplotlib.backends.backend_agg",)}
+"""What a module imports when it is first used."""
 
 _log = logging.getLogger(__name__)
 
@@ -84,7 +84,8 @@ class ForkCommand:
             return None
         if any(_acts_at_start(name) for name in env):
             return None
-        origin = Origin(command[0], tuple(command[1:at]), tuple(imports))
+        used = [name for module in imports for name in (module, *FIRST_USE.get(module, ()))]
+        origin = Origin(command[0], tuple(command[1:at]), (*KERNEL_IMPORTS, *used))
         return cls(origin, command[at + 1], (command[0], *command[at + 2 :]))
 
 
@@ -154,6 +155,10 @@ class Zygote:
         self._log_file = folder / "log"
         self._kernels: dict[int, int] = {}  # pidfd → pipe for the exit code
         self._stopped = self._told_ends = False
+        self._exit_code: int | None = None
+        self._mourners: list[Callable[[int], None]] = []
+        self.missing: tuple[str, ...] = ()
+        """Modules that could not be imported, since they are not installed."""
         self._lock = threading.Lock()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -200,8 +205,7 @@ class Zygote:
             raise ZygoteError(
                 f"a module of fork_server_imports starts threads: {content['threads']} are there"
             )
-        for name in content["missing"]:
-            _log.info("The fork server has no module %s: each kernel imports it for itself", name)
+        self.missing = tuple(content["missing"])
         threading.Thread(target=self._watch, name="zygote-watch", daemon=True).start()
 
     def _discard(self) -> None:
@@ -252,7 +256,19 @@ class Zygote:
         self._control.close()
         if not self._stopped:
             _log.warning("The fork server ended (%s); the next kernel starts a new one", code)
+        with self._lock:
+            self._exit_code, mourners = code, self._mourners
+        for mourner in mourners:
+            mourner(code)
         self._tell_ends()
+
+    def call_at_end(self, mourner: Callable[[int], None]) -> None:
+        """Have ``mourner`` called with its exit code, once it has ended: in a thread of ours, or at once."""
+        with self._lock:
+            if self._exit_code is None:
+                self._mourners.append(mourner)
+                return
+        mourner(self._exit_code)
 
     def _tell_ends(self) -> None:
         """Do for its kernels what it did: say that one has ended, though not how."""
@@ -351,6 +367,11 @@ def find_zygote(origin: Origin, folder: Path, *, clock: Callable[[], float] = ti
             raise ZygoteError(str(error)) from error
         slot.zygote, slot.failed_at = zygote, None
         return zygote
+
+
+def zygote_folder(instance: Path, origin: Origin) -> Path:
+    """Where the zygote of this origin keeps its caches, in the folder of a gateway process."""
+    return instance / f"z{hash(origin) & 0xFFFFFFFF:08x}"
 
 
 def _check_program(python: str) -> None:

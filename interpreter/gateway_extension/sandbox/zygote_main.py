@@ -133,6 +133,7 @@ def prepare(modules: list[str], forked: Any) -> list[str]:
             importlib.import_module(name)
         except ImportError:
             missing.append(name)
+    forked.find_thread_setters()
     if os.fork() == 0:  # numpy's threads end at a fork and start again when they are needed
         os._exit(0)
     os.wait()
@@ -146,7 +147,9 @@ def main() -> None:
     """Be the zygote; in a fork of it: be the kernel."""
     control = socket.socket(fileno=int(sys.argv[1]))
     forked = load_forked()
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    for number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:  # those every Python ignores
+        if signal.getsignal(number) == signal.SIG_IGN:  # as the gateway does, under nohup, say
+            signal.signal(number, signal.SIG_DFL)
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     before = dict(os.environ)
     missing = prepare(sys.argv[2:], forked)

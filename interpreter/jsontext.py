@@ -1,0 +1,204 @@
+"""Large JSON, read and written in little memory. Pure.
+
+A value of two bytes of JSON takes a hundred of memory: a text of ten megabytes may need half a
+gigabyte, and seconds. So members of an object that hold too many are found by their text alone.
+"""
+
+import json
+import re
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+MAX_VALUES = 400_000
+"""Of one message, and of all displays of a run. An object or a list counts as 4 beside what it holds, as it takes so much more memory."""
+
+_CONTAINER = 4
+_PIECE_ITEMS = 20_000
+_FEW = 5000  # so many may be counted too high
+_DEPTH = 30  # levels of a member that is measured; plotly's and Vega's have about six
+_LARGE_TEXT = 1 << 18  # characters
+_LEVELS = 6  # of a journal's entry, down to the values of a display
+_MANY = 10_000
+_STRING = r'"(?:[^"\\]++|\\.)*+"'
+
+
+def _nested(depth: int) -> str:
+    """The pattern of what an object or a list holds. It never backtracks, so its time is that of reading."""
+    inside = rf'(?:[^\[\]{{}}"]++|{_STRING})*+'
+    for _ in range(depth):
+        inside = rf'(?:[^\[\]{{}}"]++|{_STRING}|[\[{{]{inside}[\]}}])*+'
+    return inside
+
+
+@cache  # seldom needed, and slow to compile
+def _items() -> "re.Pattern[str]":
+    """A part of what an object or a list holds: so short that other threads need not wait for long."""
+    item = rf'[^\[\]{{}}"]++|{_STRING}|[\[{{]{_nested(_DEPTH)}[\]}}]'
+    return re.compile(rf"(?:{item}){{1,{_PIECE_ITEMS}}}+", re.DOTALL)
+
+
+_MARK = uuid.uuid4().hex  # which no text holds, as nobody is told
+_MARKS = re.compile(rf'"{_MARK}([0-9]+)"'.encode())
+_STRINGS = re.compile(_STRING, re.DOTALL)
+_PIECE = re.compile(rf'(?:[^"]++|{_STRING}){{1,{_PIECE_ITEMS}}}+', re.DOTALL)
+_SCALAR = re.compile(rf'{_STRING}|[^\s,\[\]{{}}":]++', re.DOTALL)
+_OPEN = re.compile(r"[\[{]")
+_CLOSE = re.compile(r"[\]}]")
+_BEGIN = re.compile(r"\s*+\{\s*+")
+_NAME = re.compile(rf"\s*+({_STRING})\s*+:\s*+", re.DOTALL)
+_NEXT = re.compile(r"\s*+([,}])")
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Stands for a value that was not parsed, as it holds too many. ``size``: bytes of its JSON."""
+
+    size: int
+
+
+def count_values(text: str) -> int:
+    """About how many values JSON holds, from its punctuation; not fewer than it does.
+
+    If they are more than `MAX_VALUES`, any number above.
+    """
+    count = _count(text)
+    if count <= _FEW or '"' not in text:
+        return count
+    count = 0  # of what is not in strings
+    for piece in _PIECE.finditer(text):
+        count += _count(_STRINGS.sub("", piece[0]))
+        if count > MAX_VALUES:
+            break
+    return count
+
+
+def _count(text: str) -> int:
+    return 1 + text.count(",") + _CONTAINER * (text.count("[") + text.count("{"))
+
+
+def load(text: str, bundle: Sequence[str] = ("data",)) -> tuple[Any, int]:
+    """The value of JSON text, and the bytes of it that were left out.
+
+    When an object holds too many values, the members for which there is no room are left out. Inside the
+    object at the path ``bundle`` an `Unread` takes the place of such a member. All is left out of what holds
+    too many values and is no object, or one that is nested deeply. Raises ValueError for what is no
+    JSON; RecursionError.
+    """
+    if count_values(text) <= MAX_VALUES:
+        return json.loads(text), 0
+    members = _Members(text)
+    try:
+        return members.read(bundle), members.lost
+    except ValueError:
+        return {}, _size(text)
+
+
+def dump(value: Any, **options: Any) -> bytes:
+    """The UTF-8 of ``json.dumps(value, ensure_ascii=False, **options)``; raises what that raises, and UnicodeEncodeError.
+
+    Large texts are encoded apart, piece by piece. As a part of the whole text they would be in memory several
+    times, and with up to four bytes for each character.
+    """
+    if not _has_large(value, _LEVELS):
+        return json.dumps(value, ensure_ascii=False, **options).encode()
+    large: list[str] = []
+    data = json.dumps(_marked(value, large, _LEVELS), ensure_ascii=False, **options).encode()
+    parts = _MARKS.split(data)
+    parts[1::2] = [b'"%s"' % b"".join(_escaped(large[int(number)])) for number in parts[1::2]]
+    return b"".join(parts)
+
+
+def _has_large(value: Any, levels: int) -> bool:
+    if type(value) is str:
+        return len(value) >= _LARGE_TEXT
+    if not levels or not isinstance(value, dict | list) or len(value) > _MANY:
+        return False
+    for item in value.values() if isinstance(value, dict) else value:
+        kind = type(item)
+        if kind is str:
+            if len(item) >= _LARGE_TEXT:
+                return True
+        elif (kind is dict or kind is list) and item and _has_large(item, levels - 1):
+            return True
+    return False
+
+
+def _marked(value: Any, large: list[str], levels: int) -> Any:
+    """A copy of the value with a mark for each large text, which comes to ``large``."""
+    if isinstance(value, str):
+        if len(value) < _LARGE_TEXT:
+            return value
+        large.append(value)
+        return f"{_MARK}{len(large) - 1}"
+    if not levels or not isinstance(value, dict | list) or len(value) > _MANY:
+        return value
+    if isinstance(value, dict):
+        return {name: _marked(item, large, levels - 1) for name, item in value.items()}
+    return [_marked(item, large, levels - 1) for item in value]
+
+
+def _escaped(text: str) -> Iterator[bytes]:
+    for start in range(0, len(text), _LARGE_TEXT):
+        yield json.dumps(text[start : start + _LARGE_TEXT], ensure_ascii=False)[1:-1].encode()
+
+
+class _Members:
+    """Reads an object member by member, up to `MAX_VALUES` values."""
+
+    def __init__(self, text: str) -> None:
+        self.lost = 0
+        self._text = text
+        self._position = 0
+        self._room = MAX_VALUES
+
+    def read(self, path: Sequence[str]) -> dict[str, Any]:
+        """The object at the present position. Raises ValueError."""
+        kept: dict[str, Any] = {}
+        self._take(_BEGIN)
+        end = ""
+        if self._text.startswith("}", self._position):
+            self._position += 1
+            return kept
+        while end != "}":
+            name = json.loads(self._take(_NAME)[1])
+            if path and name == path[0] and self._text.startswith("{", self._position):
+                kept[name] = self.read(path[1:])
+            else:
+                self._read_value(kept, name, within=not path)
+            end = self._take(_NEXT)[1]
+        return kept
+
+    def _read_value(self, kept: dict[str, Any], name: str, *, within: bool) -> None:
+        value = self._take_value()
+        values = count_values(value)
+        if values <= self._room:
+            self._room -= values
+            kept[name] = json.loads(value)
+        elif within:
+            kept[name] = Unread(_size(value))
+        else:
+            self.lost += _size(value)
+
+    def _take_value(self) -> str:
+        begin = self._position
+        if self._text[begin : begin + 1] not in "[{":
+            return self._take(_SCALAR)[0]
+        self._take(_OPEN)
+        while part := _items().match(self._text, self._position):
+            self._position = part.end()
+        self._take(_CLOSE)
+        return self._text[begin : self._position]
+
+    def _take(self, pattern: "re.Pattern[str]") -> "re.Match[str]":
+        found = pattern.match(self._text, self._position)
+        if found is None:
+            raise ValueError("no JSON object, or one that is nested too deeply")
+        self._position = found.end()
+        return found
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))

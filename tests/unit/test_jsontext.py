@@ -1,0 +1,185 @@
+"""JSON with too many values: what is read of it, what stands for the rest, and how much that costs."""
+
+import json
+import tracemalloc
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from outputs_kit import Kit, limits, message
+
+from interpreter import jsontext
+from interpreter.gateway_extension.bounding import Bounds, bounded
+from interpreter.jsontext import MAX_VALUES, Unread, count_values, load
+from interpreter.messages import decode
+
+MANY = [{} for _ in range(MAX_VALUES // 4)]
+JSON_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(alphabet='a"\\[]{},:é😀 \n'),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text('k"\\{}[],', max_size=4), inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+LEGACY_PARTS = ("header", "parent_header", "metadata", "content")
+
+
+def frame(content: Any, *, v1: bool, msg_type: str = "display_data") -> bytes | str:
+    """What a gateway sends of a message."""
+    parts = [{"msg_id": "m", "msg_type": msg_type}, {"msg_id": "p"}, {}, content]
+    if not v1:
+        return json.dumps({"channel": "iopub", **dict(zip(LEGACY_PARTS, parts, strict=True))})
+    blobs = [b"iopub", *(json.dumps(part).encode() for part in parts)]
+    offsets = [8 * (len(blobs) + 2)]
+    for blob in blobs:
+        offsets.append(offsets[-1] + len(blob))
+    numbers = [len(offsets), *offsets]
+    return b"".join(number.to_bytes(8, "little") for number in numbers) + b"".join(blobs)
+
+
+@given(st.dictionaries(st.text('k"\\{', min_size=1, max_size=3), JSON_VALUES, max_size=5), st.booleans())
+def test_members_are_read_as_the_json_module_reads_them(value: dict[str, Any], spread: bool) -> None:
+    text = json.dumps(value, indent=2 if spread else None, ensure_ascii=spread)
+    assert jsontext._Members(text).read(("data",)) == value
+
+
+@given(JSON_VALUES)
+def test_no_value_is_overlooked_in_the_count(value: Any) -> None:
+    def count(item: Any) -> int:
+        inner = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
+        return 1 + sum(map(count, inner))
+
+    assert count_values(json.dumps(value)) >= count(value)
+
+
+def test_what_is_in_strings_does_not_count() -> None:
+    value = {"text/html": '<a href="x">[1], {2},</a>\n' * 100_000}
+    assert load(json.dumps(value)) == (value, 0)
+
+
+@pytest.mark.parametrize("v1", [True, False], ids=["v1", "legacy"])
+def test_a_display_keeps_the_values_beside_the_one_that_is_too_many(v1: bool) -> None:
+    data = {"text/plain": "<JSON>", "application/json": MANY, "text/html": "<b>"}
+    got = decode(frame({"data": data, "metadata": {}, "transient": {"display_id": "d"}}, v1=v1), v1=v1)
+    size = len(json.dumps(MANY))
+    assert got.content["data"] == {**data, "application/json": Unread(size)}
+    assert got.content["transient"] == {"display_id": "d"}
+    folded = Kit().feed(got).folded
+    assert folded.outputs[0]["data"] == {"text/plain": "<JSON>", "text/html": "<b>"}
+    assert folded.notices == (f"1 display value was left out: over {MAX_VALUES:,} values of JSON.",)
+    assert folded.dropped_bytes == size
+
+
+def test_a_display_of_nothing_else_says_what_is_missing() -> None:
+    folded = Kit().feed(decode(frame({"data": {"application/json": MANY}}, v1=True), v1=True)).folded
+    size = len(json.dumps(MANY))
+    (output,) = folded.outputs
+    notice = f"[application/json of {size:,} bytes is not shown: it holds too many values]"
+    assert output["data"] == {"text/plain": notice}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [{"ename": "E", "evalue": "v", "traceback": MANY}, {"a": MANY, "ename": "E", "evalue": "v"}],
+    ids=["traceback", "elsewhere"],
+)
+def test_what_is_missing_elsewhere_is_counted(content: dict[str, Any]) -> None:
+    got = decode(frame(content, v1=True, msg_type="error"), v1=True)
+    folded = Kit().feed(got).folded
+    assert folded.error is not None
+    assert (folded.error.ename, folded.error.evalue) == ("E", "v")
+    assert folded.dropped_bytes == len(json.dumps(MANY))
+
+
+def test_what_is_nested_too_deeply_to_be_measured_is_lost_and_counted() -> None:
+    deep: Any = MANY
+    for _ in range(60):
+        deep = [deep]
+    content = {"data": {"application/json": deep}}
+    folded = Kit().feed(decode(frame(content, v1=True), v1=True)).folded
+    assert folded.dropped_bytes == len(json.dumps(content))
+
+
+def test_a_figure_of_a_hundred_thousand_points_is_shown() -> None:
+    figure = {"data": [{"x": list(range(100_000)), "y": [i / 3 for i in range(100_000)]}], "layout": {}}
+    data = {"application/vnd.plotly.v1+json": figure}
+    folded = (
+        Kit(limits=limits(max_display_bytes=10 * 1024**2))
+        .feed(decode(frame({"data": data}, v1=True), v1=True))
+        .folded
+    )
+    assert folded.outputs[0]["data"] == data
+    assert folded.notices == ()
+
+
+def test_all_displays_of_a_run_share_one_measure_of_values() -> None:
+    value = [{} for _ in range(MAX_VALUES // 10)]
+    kit = Kit(limits=limits(max_display_bytes=1024**2))
+    for number in range(5):
+        kit.feed(message("display_data", {"data": {"application/json": [number, *value]}}))
+    shown = [output["data"] for output in kit.folded.outputs]
+    assert "values is not shown" in shown[-1]["text/plain"]
+    assert sum("application/json" in data for data in shown) == 1
+    updates = [event for event in kit.events if event[0] == "output"]
+    assert len(updates) == 5
+
+
+@pytest.mark.parametrize("at_gateway", [True, False], ids=["gateway", "service"])
+def test_too_many_values_cost_no_more_than_their_text(at_gateway: bool) -> None:
+    content = {"data": {"application/json": [{} for _ in range(1_000_000)]}, "metadata": {}}
+    parts = [b'{"msg_type":"display_data"}', b"{}", b"{}", json.dumps(content).encode()]
+    whole = frame(content, v1=True)
+    bounds = Bounds(max_stream_bytes=1000, max_message_bytes=1024**2)
+    tracemalloc.start()
+    kept = bounded(parts, bounds) if at_gateway else decode(whole, v1=True)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert kept is not None
+    assert peak < 4 * len(parts[3])
+
+
+def test_the_gateway_says_what_it_left_out() -> None:
+    parts = [b'{"msg_type":"display_data"}', b"{}", b"{}"]
+    content = {"data": {"text/plain": "plain", "application/json": MANY}, "metadata": {}}
+    got = bounded(
+        [*parts, json.dumps(content).encode()], Bounds(max_stream_bytes=1000, max_message_bytes=100_000)
+    )
+    assert got is not None
+    size = len(json.dumps(MANY))
+    assert json.loads(got[3])["data"] == {
+        "text/plain": f"plain\n[application/json of {size} bytes was left out: too large]"
+    }
+    assert json.loads(got[2])["interpreter_dropped_bytes"] == size
+
+
+@given(JSON_VALUES, st.booleans())
+def test_what_is_written_equals_what_the_json_module_writes(value: Any, ordered: bool) -> None:
+    expected = json.dumps(value, ensure_ascii=False, sort_keys=ordered).encode()
+    assert jsontext.dump(value, sort_keys=ordered) == expected
+
+
+@pytest.mark.parametrize("text", ['x"\\\n' * 300_000, "é" * 300_000 + "😀", "\u2028\x00\x7f" * 200_000])
+def test_large_texts_are_written_like_any_other(text: str) -> None:
+    value = {"b": [{"data": {"text/html": text, "a": text}}], "a": text, "c": [[[[[[[text]]]]]]]}
+    for ordered in (True, False):
+        expected = json.dumps(value, ensure_ascii=False, sort_keys=ordered).encode()
+        assert jsontext.dump(value, sort_keys=ordered) == expected
+
+
+def test_half_a_character_in_a_large_text_cannot_be_written() -> None:
+    with pytest.raises(UnicodeEncodeError):
+        jsontext.dump(["x" * 300_000 + "\ud800"])
+
+
+def test_a_rare_character_makes_a_text_no_larger_when_it_is_written() -> None:
+    value = {"data": {"text/html": "x" * 4_000_000 + "😀"}}
+    tracemalloc.start()
+    size = len(jsontext.dump(value))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * size
