@@ -200,7 +200,7 @@ class InterpreterApp(_Options):  # type: ignore[misc]  # made from the table, wh
             field = known.get(variable)
             if field is None:
                 names = [*known, *_CLIENT_VARIABLES]
-                raise SettingsError(f"{variable} is no setting{_suggestion(variable, names)}")
+                raise SettingsError(f"{variable} is no setting{_suggestion(variable, names, ENV_PREFIX)}")
             value = _parse(field.type, text.upper() if field.name == "log_level" else text, variable)
             if field.metadata["choices"] and value not in field.metadata["choices"]:
                 raise SettingsError(f"{variable} must be one of: {', '.join(field.metadata['choices'])}.")
@@ -345,9 +345,11 @@ def _class_names(subcommands: Mapping[str, tuple[Any, str]]) -> set[str]:
     return {cls.rpartition(".")[2] for cls, _ in subcommands.values() if isinstance(cls, str)}
 
 
-def _suggestion(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f"; do you mean {close[0]}?" if close else "."
+def _suggestion(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """Only what differs is compared: a prefix that all have would make all of them close."""
+    rest = [word.removeprefix(prefix) for word in known]
+    close = difflib.get_close_matches(name.removeprefix(prefix), rest, n=1)
+    return f"; do you mean {prefix}{close[0]}?" if close else "."
 
 
 def _sentence(error: Exception) -> str:

@@ -15,13 +15,18 @@ from typing import Any
 MAX_VALUES = 400_000
 """Of one message, and of all displays of a run. An object or a list counts as 4 beside what it holds, as it takes so much more memory."""
 
+MAX_MEMBERS = 1000
+"""Of a bundle of MIME types: each is looked at by itself, again and again."""
+
 _CONTAINER = 4
 _PIECE_ITEMS = 20_000
 _FEW = 5000  # so many may be counted too high
 _DEPTH = 30  # levels of a member that is measured; plotly's and Vega's have about six
 _LARGE_TEXT = 1 << 18  # characters
 _LEVELS = 6  # of a journal's entry, down to the values of a display
+_BEGINNING = 1 << 22  # characters; what has too many values mostly shows it soon
 _MANY = 10_000
+_MAX_MEASURED = 10_000  # members of an object that are measured one by one
 _STRING = r'"(?:[^"\\]++|\\.)*+"'
 
 
@@ -42,8 +47,10 @@ def _items() -> "re.Pattern[str]":
 
 _MARK = uuid.uuid4().hex  # which no text holds, as nobody is told
 _MARKS = re.compile(rf'"{_MARK}([0-9]+)"'.encode())
-_STRINGS = re.compile(_STRING, re.DOTALL)
-_PIECE = re.compile(rf'(?:[^"]++|{_STRING}){{1,{_PIECE_ITEMS}}}+', re.DOTALL)
+# A string that is cut off counts, too: else each of its escaped quotes would be tried as the begin of one.
+_CUT_STRING = r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)'
+_STRINGS = re.compile(_CUT_STRING, re.DOTALL)
+_PIECE = re.compile(rf'(?:[^"]++|{_CUT_STRING}){{1,{_PIECE_ITEMS}}}+', re.DOTALL)
 _SCALAR = re.compile(rf'{_STRING}|[^\s,\[\]{{}}":]++', re.DOTALL)
 _OPEN = re.compile(r"[\[{]")
 _CLOSE = re.compile(r"[\]}]")
@@ -75,6 +82,13 @@ def count_values(text: str) -> int:
     return count
 
 
+def has_too_many(text: str) -> bool:
+    """Whether JSON holds more than `MAX_VALUES`; sooner known than their number."""
+    if len(text) > _BEGINNING and count_values(text[:_BEGINNING]) > MAX_VALUES:
+        return True
+    return _count(text) > MAX_VALUES and count_values(text) > MAX_VALUES
+
+
 def _count(text: str) -> int:
     return 1 + text.count(",") + _CONTAINER * (text.count("[") + text.count("{"))
 
@@ -83,17 +97,29 @@ def load(text: str, bundle: Sequence[str] = ("data",)) -> tuple[Any, int]:
     """The value of JSON text, and the bytes of it that were left out.
 
     When an object holds too many values, the members for which there is no room are left out. Inside the
-    object at the path ``bundle`` an `Unread` takes the place of such a member. All is left out of what holds
-    too many values and is no object, or one that is nested deeply. Raises ValueError for what is no
+    object at the path ``bundle`` an `Unread` takes the place of such a member, and after `MAX_MEMBERS` of it the
+    others are left out. All is left out of what holds too many values and is no object, or one that is nested
+    deeply or has very many members. Raises ValueError for what is no
     JSON; RecursionError.
     """
-    if count_values(text) <= MAX_VALUES:
-        return json.loads(text), 0
+    if not has_too_many(text):
+        value = json.loads(text)
+        return value, _leave_out(value, bundle) if text.count('":') > MAX_MEMBERS else 0
     members = _Members(text)
     try:
         return members.read(bundle), members.lost
     except ValueError:
         return {}, _size(text)
+
+
+def _leave_out(value: Any, bundle: Sequence[str]) -> int:
+    """Takes from the object at the path ``bundle`` all members but the first; the bytes of these."""
+    for name in bundle:
+        value = value.get(name) if isinstance(value, dict) else None
+    if not isinstance(value, dict) or len(value) <= MAX_MEMBERS:
+        return 0
+    rest = {name: value.pop(name) for name in list(value)[MAX_MEMBERS:]}
+    return len(json.dumps(rest))
 
 
 def dump(value: Any, **options: Any) -> bytes:
@@ -159,10 +185,14 @@ class _Members:
         kept: dict[str, Any] = {}
         self._take(_BEGIN)
         end = ""
+        most = _MAX_MEASURED if path else MAX_MEMBERS
         if self._text.startswith("}", self._position):
             self._position += 1
             return kept
         while end != "}":
+            most -= 1
+            if most < 0:
+                raise ValueError("an object of very many members")
             name = json.loads(self._take(_NAME)[1])
             if path and name == path[0] and self._text.startswith("{", self._position):
                 kept[name] = self.read(path[1:])

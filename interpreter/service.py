@@ -70,6 +70,8 @@ class Service:
         """What a person gets: the configured one, else that of the first start, else `local_token`."""
         self.local_token = new_secret()
         """An admin token that lives as long as this object, for the command line on this machine."""
+        self.gateway_problem = ""
+        """Why the external gateway could not be used at the start; empty when it could."""
         self._state_dir = Path(settings.state_dir)
         self._closers: list[tuple[str, Callable[[], Awaitable[None]]]] = []
 
@@ -143,6 +145,8 @@ class Service:
         )
         self._listen(services, connections_close_at)
         self._closers.append(("the acceptance of runs", _called(runs.stop_accepting)))
+        if embedded is not None:  # it ends its kernels much faster than they can be deleted one by one
+            self._closers.append(("the deletion of kernels", _called(gateway.leave_kernels)))
 
     def _take_state_dir(self) -> None:
         """Make the folder and be its only service: two would sweep away each other's kernels' folders."""
@@ -219,6 +223,7 @@ class Service:
             except GatewayError as error:
                 # It may come up later; until then /readyz says the same.
                 log.error("The gateway can't be used yet: %s", error.message)
+                self.gateway_problem = error.message
             return gateway, None
         embedded = EmbeddedGateway(
             settings,
@@ -229,15 +234,7 @@ class Service:
         )
         self._closers.append(("the embedded gateway", embedded.aclose))
         await embedded.start()
-        target = GatewayTarget(
-            embedded.url,
-            auth="token",
-            token=embedded.token,
-            connect_timeout=settings.gateway_connect_timeout,
-            request_timeout=settings.gateway_request_timeout,
-            keeps_messages=True,
-        )
-        gateway = Gateway(target)
+        gateway = Gateway(embedded.target)
         self._closers.append(("the gateway's client", _called(gateway.close)))
         try:
             log.info("%s", await gateway.check(settings.kernel_name))

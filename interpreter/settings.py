@@ -58,7 +58,9 @@ class Settings:
         "URL of a Kernel Gateway or Jupyter Server, base path included. Empty: the service starts one of its own.",
     )
     gateway_auth: str = _option(
-        "token", "How the gateway wants to be asked.", choices=("none", "token", "password")
+        "token",
+        "How the gateway at `gateway_url` wants to be asked; `token` needs `gateway_token`, `password` needs `gateway_password`.",
+        choices=("none", "token", "password"),
     )
     gateway_token: str = _option("", "The gateway's token, for `gateway_auth = token`.", secret=True)
     gateway_password: str = _option(

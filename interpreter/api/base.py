@@ -353,7 +353,7 @@ class PageHandler(BaseHandler):
     """A page for browsers: it says so, and allows nothing but its own styles, images and forms."""
 
     cross_origin: ClassVar[bool] = False
-    _POLICY = (
+    policy: ClassVar[str] = (
         "default-src 'none'; style-src 'self'; img-src 'self' data:; script-src 'self'; "
         "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     )
@@ -369,7 +369,7 @@ class PageHandler(BaseHandler):
         """Answer with a page."""
         self.set_status(status)
         self.set_header("Content-Type", "text/html; charset=utf-8")
-        self.set_header("Content-Security-Policy", self._POLICY)
+        self.set_header("Content-Security-Policy", self.policy)
         self.finish(self.render_string(template, **values))
 
 

@@ -2,34 +2,48 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
+from urllib.parse import urlencode
 
-from interpreter.api.accept import weight
-from interpreter.api.base import BaseHandler
-from interpreter.api.notebook_page import render_page
-from interpreter.api.operations import Answer, Operation, json_answer
+from interpreter.api.browsers import PageOrJSON
+from interpreter.api.notebook_page import read_page, when
+from interpreter.api.operations import Answer, Operation
 from interpreter.api.paging import page_of
 from interpreter.api.query import read_time
 from interpreter.api.streaming import send_file
 from interpreter.errors import ConflictError, NotFoundError, UnavailableError
-from interpreter.models import JSON
+from interpreter.models import JSON, RunStatus
 
 if TYPE_CHECKING:
     from interpreter.record import SessionRecord
 
 _TAG = "Record"
+
+
+def _with_page(description: str, schema: str) -> Answer:
+    return Answer(description, {"application/json": schema, "text/html": None})
+
+
 NOTEBOOK_TYPE = "application/x-ipynb+json"
-_PAGE_POLICY = (
-    "sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline' "
-    "'unsafe-eval'; img-src data:; font-src data:; media-src data:; frame-ancestors 'none'"
-)
-"""Outputs may hold any script. It runs without this service's origin (so without its cookie) and
-without a network; charts that bring their own code still draw."""
 
 
-class RecordHandler(BaseHandler):
+class RecordHandler(PageOrJSON):
     """What handlers share that read one session's record."""
+
+    @contextmanager
+    def reading(self, session_id: str) -> Iterator[None]:
+        """Tell what goes wrong while the journal is read: ConflictError when it is damaged."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise _not_found() from error
+        except OSError as error:
+            raise UnavailableError("The record can't be read now; try again later.") from error
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            # What a damaged line holds may be anything.
+            raise _damaged(session_id) from error
 
     async def find_record(self, session_id: str) -> "SessionRecord":
         """The record if there is one that the token may read; NotFoundError otherwise."""
@@ -39,7 +53,7 @@ class RecordHandler(BaseHandler):
         return record
 
 
-class NotebooksHandler(BaseHandler):
+class NotebooksHandler(PageOrJSON):
     """``/v1/notebooks``"""
 
     operations: ClassVar = {
@@ -47,9 +61,10 @@ class NotebooksHandler(BaseHandler):
             "listNotebooks",
             "List and search the record",
             _TAG,
-            {200: json_answer("The notebooks that the token may read.", "NotebookList")},
+            {200: _with_page("The notebooks that the token may read.", "NotebookList")},
             description="One notebook per session, newest first. `run` tokens see their own, others all.",
             query="NotebooksQuery",
+            page=True,
         )
     }
 
@@ -64,11 +79,31 @@ class NotebooksHandler(BaseHandler):
             and (found is None or record.info.id in found)
             and wanted(record)
         ]
-        self.reply(page_of(records, query, id_of=lambda r: r.info.id, show=_show))
+        found_page = page_of(records, query, id_of=lambda r: r.info.id, show=_show)
+        self.add_header("Vary", "Accept")
+        if not self.wants_page():
+            self.reply(found_page)
+            return
+        following = {**query, "after": found_page["last_id"]}
+        self.show_page(
+            "notebooks.html",
+            notebooks=found_page["data"],
+            query=query,
+            total=len(records),
+            statuses=[status.value for status in RunStatus if status.is_final],
+            next_url=f"/v1/notebooks?{urlencode(following)}" if found_page["has_more"] else None,
+        )
 
 
 class NotebookHandler(RecordHandler):
     """``/v1/notebooks/{session_id}``"""
+
+    media_type: ClassVar[str] = NOTEBOOK_TYPE
+    policy: ClassVar[str] = (
+        "default-src 'none'; script-src 'none'; style-src 'self'; img-src data:; frame-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    )
+    """Nothing of an output runs in the page; what a frame holds can't go elsewhere."""
 
     operations: ClassVar = {
         "GET": Operation(
@@ -91,44 +126,24 @@ class NotebookHandler(RecordHandler):
         download = "download" in self.read_query()
         self.add_header("Vary", "Accept")
         with await self._notebook(record) as notebook:
+            if self.wants_page():
+                with self.reading(record.info.id):
+                    page = await asyncio.to_thread(read_page, notebook, record.info)
+                self.show_page("notebook.html", record=record, info=record.info, page=page, when=when)
+                return
             size = notebook.seek(0, os.SEEK_END)
             notebook.seek(0)
-            if self.wants_page():
-                page = await asyncio.to_thread(
-                    render_page, notebook, size, record.info.id, f"/v1/notebooks/{record.info.id}?download=1"
-                )
-                self.set_header("Content-Type", "text/html; charset=utf-8")
-                self.set_header("Content-Security-Policy", _PAGE_POLICY)
-                self.finish(page)
-                return
             self.set_header("Content-Type", NOTEBOOK_TYPE)
             how = "attachment" if download else "inline"
             self.set_header("Content-Disposition", f'{how}; filename="{record.info.id}.ipynb"')
             await send_file(self, notebook, size)
 
-    def wants_page(self) -> bool:
-        """A browser's weights decide; what names both alike gets the page, unless it is for download."""
-        if self.get_query_argument("download", ""):
-            return False
-        header = self.request.headers.get("Accept", "")
-        page = weight(header, "text/html")
-        other = max(weight(header, NOTEBOOK_TYPE), weight(header, "application/json"))
-        return self.accepts_html() and page >= other
-
     async def _notebook(self, record: "SessionRecord") -> BinaryIO:
         """The notebook as a file; ConflictError when the journal is damaged, NotFoundError when it is gone."""
-        session_id = record.info.id
-        try:
-            notebook = await self.services.recorder.open_notebook(session_id)
-            if notebook is None and await asyncio.to_thread(record.path.exists):
-                raise _damaged(session_id)
-        except FileNotFoundError:
-            notebook = None
-        except OSError as error:
-            raise UnavailableError("The record can't be read now; try again later.") from error
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            # What a damaged line holds may be anything.
-            raise _damaged(session_id) from error
+        with self.reading(record.info.id):
+            notebook = await self.services.recorder.open_notebook(record.info.id)
+        if notebook is None and await asyncio.to_thread(record.path.exists):
+            raise _damaged(record.info.id)
         if notebook is None:
             raise _not_found()
         return notebook
@@ -142,7 +157,8 @@ class VerifyHandler(RecordHandler):
             "verifyNotebook",
             "Verify a session's record",
             _TAG,
-            {200: json_answer("Whether the record is whole and unchanged.", "Verification")},
+            {200: _with_page("Whether the record is whole and unchanged.", "Verification")},
+            page=True,
         )
     }
 
@@ -152,7 +168,12 @@ class VerifyHandler(RecordHandler):
         result = await self.services.recorder.verify(self.session_id_of(session_id))
         if result is None:
             raise _not_found()
-        self.reply({"valid": result.valid, "runs": result.runs, "problems": list(result.problems)})
+        found = {"valid": result.valid, "runs": result.runs, "problems": list(result.problems)}
+        self.add_header("Vary", "Accept")
+        if self.wants_page():
+            self.show_page("verification.html", session_id=session_id, result=result)
+        else:
+            self.reply(found)
 
 
 def _show(record: "SessionRecord") -> JSON:

@@ -8,6 +8,7 @@ from tornado.web import HTTPError
 
 from interpreter.api.auth import log_out
 from interpreter.api.base import PageHandler, is_local
+from interpreter.api.browsers import ErrorPages
 from interpreter.api.errors import retry_after
 from interpreter.api.operations import Access, Answer, Operation, json_answer
 from interpreter.errors import RateLimitedError
@@ -18,7 +19,7 @@ _REDIRECT = Answer("To the next page.")
 _SHOWN = 20
 
 
-class LoginHandler(PageHandler):
+class LoginHandler(ErrorPages):
     """``/login``"""
 
     operations: ClassVar = {
@@ -87,7 +88,7 @@ class LogoutHandler(PageHandler):
         self.redirect("/login")
 
 
-class IndexHandler(PageHandler):
+class IndexHandler(ErrorPages):
     """``/``"""
 
     operations: ClassVar = {"GET": Operation("getIndex", "The first page", _TAG, {200: _PAGE}, page=True)}
@@ -126,7 +127,7 @@ class OpenAPIHandler(PageHandler):
         self.reply(self.application.settings["openapi"])
 
 
-class DocsHandler(PageHandler):
+class DocsHandler(ErrorPages):
     """``/docs``"""
 
     operations: ClassVar = {

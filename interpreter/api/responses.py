@@ -68,6 +68,11 @@ class Responses(RequestHandler):
 
     def show_error(self, error: InterpreterError) -> None:
         """Answer with an error."""
+        self.set_error_headers(error)
+        self.reply(error_body(error, self.request_id), error.status)
+
+    def set_error_headers(self, error: InterpreterError) -> None:
+        """The headers that go with an error, whatever its body is."""
         if error.status == 405:
             self.set_header("Allow", ", ".join(self.methods))
             if self.request.method not in self.SUPPORTED_METHODS:  # Tornado does not read on after those
@@ -76,7 +81,6 @@ class Responses(RequestHandler):
             self.set_header("WWW-Authenticate", 'Bearer realm="interpreter"')
         if (seconds := retry_after(error)) is not None:
             self.set_header("Retry-After", seconds)
-        self.reply(error_body(error, self.request_id), error.status)
 
     def log_exception(
         self,

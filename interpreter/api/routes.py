@@ -10,8 +10,9 @@ from typing import Any
 from tornado.routing import URLSpec
 from tornado.web import Application, HTTPError, RequestHandler, StaticFileHandler
 
-from interpreter.api import admin, files, health, notebooks, pages, runs, sessions, tools
-from interpreter.api.base import BaseHandler, Toolbox, UnknownRouteHandler
+from interpreter.api import admin, files, frames, health, notebooks, pages, runs, sessions, tools
+from interpreter.api.base import BaseHandler, Toolbox
+from interpreter.api.browsers import UnknownPathHandler
 from interpreter.api.cors import AllowedOrigins
 from interpreter.api.limits import RateLimiter
 from interpreter.api.logouts import Logouts
@@ -41,6 +42,7 @@ ROUTES: tuple[tuple[str, type[BaseHandler]], ...] = (
     ("/v1/notebooks", notebooks.NotebooksHandler),
     ("/v1/notebooks/{session_id}", notebooks.NotebookHandler),
     ("/v1/notebooks/{session_id}/verify", notebooks.VerifyHandler),
+    ("/v1/notebooks/{session_id}/frames/{run}/{index}", frames.FrameHandler),
     ("/v1/tokens", admin.TokensHandler),
     ("/v1/tokens/{token_id}", admin.TokenHandler),
     ("/v1/kernelspecs", sessions.KernelspecsHandler),
@@ -128,7 +130,7 @@ def make_application(
     ]
     return GuardedApplication(
         [*own, *extra_routes, *others, *static],
-        default_handler_class=UnknownRouteHandler,
+        default_handler_class=UnknownPathHandler,
         default_handler_args={"toolbox": toolbox, "route": "(unknown)"},
         log_function=finished,
         template_path=str(template_path),

@@ -90,7 +90,7 @@ async def opened_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         )
         try:
             await embedded.start()
-            gateway = Gateway(GatewayTarget(embedded.url, auth="token", token=embedded.token))
+            gateway = Gateway(embedded.target)
             try:
                 yield gateway
             finally:

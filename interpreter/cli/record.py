@@ -14,7 +14,7 @@ from traitlets import Bool, Enum, Unicode
 from interpreter.app import InterpreterApp
 from interpreter.cli.command import Command, options_of
 from interpreter.cli.dates import local_time, read_date
-from interpreter.cli.output import harmless, note, say, table, write
+from interpreter.cli.output import counted, harmless, note, say, table, write
 from interpreter.cli.show import session_text, statuses_text
 from interpreter.errors import SettingsError
 from interpreter.models import RunStatus
@@ -240,7 +240,7 @@ class RecordExportApp(RecordCommand):
         for session_id in self.extra_args:
             self.find(reader, session_id)
         count = self._export(reader, Path(self.out))
-        note(f"{count} sessions exported to {self.out}.")
+        note(f"{counted(count, 'session')} exported to {self.out}.")
         return 0
 
     def _export(self, reader: RecordReader, target: Path) -> int:
@@ -294,11 +294,12 @@ class RecordPruneApp(RecordCommand):
             removed = await recorder.prune(before)
         finally:
             await recorder.aclose()
-        note(f"{len(removed)} sessions were removed.")
+        note(f"Removed: {counted(len(removed), 'session')}.")
         return 0
 
     @staticmethod
     async def _agreed(count: int, before: datetime) -> bool:
-        write(sys.stderr, f"Remove {count} sessions that ended before {local_time(before)}, for good? [y/N] ")
+        old = counted(count, "session")
+        write(sys.stderr, f"Remove {old} that ended before {local_time(before)}, for good? [y/N] ")
         answer = await asyncio.to_thread(sys.stdin.readline)
         return answer.strip().lower() in ("y", "yes")

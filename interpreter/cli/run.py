@@ -13,7 +13,7 @@ from traitlets import Float, Unicode
 from interpreter.cli.client import Address, ClientError, ServiceClient
 from interpreter.cli.command import JSON_FLAG, Command, options_of
 from interpreter.cli.events import ServerEvent
-from interpreter.cli.output import note, say, write
+from interpreter.cli.output import coloured, note, say, write
 from interpreter.cli.show import plain_of, size_text, traceback_of, unshown
 from interpreter.errors import SettingsError
 from interpreter.models import JSON, RunStatus, is_id
@@ -211,9 +211,8 @@ class _Terminal:
 
     def _put(self, stream: TextIO, text: str, *, new_line: bool = False) -> None:
         """Colours go to a terminal only; a line of ours never continues one of the code's."""
-        if not stream.isatty():
-            text = strip_ansi(text)
-        elif new_line and not self._at_line_start:
+        text = coloured(text) if stream.isatty() else strip_ansi(text)
+        if stream.isatty() and new_line and not self._at_line_start:
             text = f"\n{text}"
         write(stream, text)
         if text and stream.isatty():

@@ -53,6 +53,18 @@ def give_memory_back() -> None:
         libc.mallopt(_M_ARENA_MAX, 2)
 
 
+def _greeting(service: Service) -> str:
+    """Where the service is, and whether it can execute code."""
+    address = f"{service.url}/?token={quote(service.token, safe='')}"
+    if not service.gateway_problem:
+        return f"\nJupyter Code Interpreter is ready:\n\n    {address}\n"
+    return (
+        f"\nJupyter Code Interpreter runs, but NO CODE CAN BE EXECUTED until its gateway can be used:\n\n"
+        f"    {address}\n\n{service.gateway_problem}\n"
+        "When the gateway comes up, nothing is to be done; a changed setting needs a new start.\n"
+    )
+
+
 async def serve(settings: Settings) -> None:
     """Start, say where, wait for a signal, stop."""
     stopped = asyncio.Event()
@@ -71,8 +83,7 @@ async def serve(settings: Settings) -> None:
     await starting
     runtime_file = write_runtime_file(Path(settings.state_dir), service.url, service.local_token)
     try:
-        address = f"{service.url}/?token={quote(service.token, safe='')}"
-        say(f"\nJupyter Code Interpreter is ready:\n\n    {address}\n")
+        say(_greeting(service))
         await stopped.wait()
         say("Stopping: running code is ended, the record is finished.")
     finally:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from interpreter.cli.dates import local_time
-from interpreter.cli.output import harmless
+from interpreter.cli.output import counted, harmless
 from interpreter.models import JSON, Run
 from interpreter.outputs import strip_ansi
 from interpreter.record import SessionRecord
@@ -18,7 +18,7 @@ def size_text(size: int) -> str:
     for unit, name in _UNITS:
         if size >= unit:
             return f"{size / unit:.1f} {name}"
-    return f"{size} bytes"
+    return counted(size, "byte")
 
 
 def plain_of(output: Mapping[str, Any]) -> str | None:

@@ -30,10 +30,12 @@ class ChatSession:
     lost: bool
 
 
-def check_chat_key(key: str, param: str) -> str:
+def check_chat_key(key: str, param: str, longest: int = 255) -> str:
     """The key as it is; InvalidRequestError when it is too long or not plain ASCII."""
-    if not _KEY.fullmatch(key):
-        raise InvalidRequestError(f"`{param}` must be 1 to 255 printable ASCII characters.", param=param)
+    if not _KEY.fullmatch(key) or len(key) > longest:
+        raise InvalidRequestError(
+            f"`{param}` must be 1 to {longest} printable ASCII characters.", param=param
+        )
     return key
 
 

@@ -1,7 +1,7 @@
 """What the handlers of small front ends share: loose JSON, a chat's session, its files, errors of their own."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tornado.routing import URLSpec
 
@@ -11,6 +11,7 @@ from interpreter.api.jsonbody import parse_json
 from interpreter.api.runs import RunAnswers, check_code
 from interpreter.errors import InterpreterError, InvalidRequestError, TooLargeError
 from interpreter.frontends.chats import ChatSessions
+from interpreter.frontends.wording import reworded
 from interpreter.models import JSON, Run, RunRequest
 from interpreter.workspace import FileInfo, Files, OpenFile, Upload
 
@@ -23,6 +24,9 @@ _CHUNK = 1024**2  # bytes of a file in one read
 
 class DialectHandler(RunAnswers):
     """Subclass it per route; ``error_of`` gives errors the shape that the client shows well."""
+
+    files_hint: ClassVar[str] = ""
+    """How this front end's clients list files."""
 
     def initialize(self, toolbox: Toolbox, route: str, chats: ChatSessions) -> None:  # type: ignore[override]
         super().initialize(toolbox, route)
@@ -91,7 +95,7 @@ class DialectHandler(RunAnswers):
         return error_body(error, self.request_id)
 
     def show_error(self, error: InterpreterError) -> None:
-        self._shown = error
+        error = self._shown = reworded(error, self.files_hint)
         super().show_error(error)
 
     def reply(self, value: Any, status: int = 200) -> None:

@@ -16,9 +16,12 @@ from interpreter.api.operations import Access, Answer, Operation
 from interpreter.errors import InterpreterError, InvalidRequestError
 from interpreter.frontends.dialect import JSON_TYPE, DialectHandler, make_specs, text_of
 from interpreter.frontends.keys import KeyHandler
-from interpreter.frontends.languages import find_language
+from interpreter.frontends.languages import cell_of, find_language
+from interpreter.frontends.scripts import ended_as_script, exit_code
 from interpreter.frontends.texts import texts_of
+from interpreter.frontends.wording import reworded
 from interpreter.models import JSON, Run, RunStatus
+from interpreter.toolcalls import without_hints
 
 PREFIX = "/dify"
 
@@ -46,7 +49,7 @@ class DifyHandler(KeyHandler):
         if error.status in _HTTP_STATUSES:
             super().show_error(error)
         else:
-            self.reply(self.error_of(error))
+            self.reply(self.error_of(reworded(error)))
 
 
 class RunHandler(DifyHandler):
@@ -56,8 +59,9 @@ class RunHandler(DifyHandler):
 
     async def do_post(self) -> None:
         body = self.body_object()
-        kernel_name = await self._kernel_name(text_of(body, "language"))
+        language, kernel_name = await self._language(text_of(body, "language"))
         request = self.request_of(_code_of(body))
+        request = replace(request, code=cell_of(language, request.code, ()))
         run = await self.wait_for(
             await self.services.runs.submit_one_off(self.principal, request, kernel_name=kernel_name)
         )
@@ -67,13 +71,13 @@ class RunHandler(DifyHandler):
             )
         self.succeed(answer(run))
 
-    async def _kernel_name(self, language: str) -> str:
-        """The kernelspec for a language. Raises InvalidRequestError."""
+    async def _language(self, language: str) -> tuple[str, str]:
+        """Our code of a language, and its kernelspec. Raises InvalidRequestError."""
         code = _LANGUAGES.get(language)
         found = find_language(code, await self.services.sessions.kernelspecs()) if code else None
         if found is None:
             raise InvalidRequestError(f"No kernel for {language[:40]} is installed here.", param="language")
-        return found.kernel_name
+        return found.code, found.kernel_name
 
 
 class DependenciesHandler(DifyHandler):
@@ -102,12 +106,13 @@ class HealthHandler(DifyHandler):
 
 def answer(run: Run) -> JSON:
     """The data of an answer. Warnings are in ``stderr``; ``error`` is empty unless the code failed."""
-    succeeded = run.status is RunStatus.OK
+    run = ended_as_script(run)
+    succeeded, code = run.status is RunStatus.OK, exit_code(run)
     return {
         "stdout": run.folded.stdout,
-        "stderr": run.folded.stderr,
+        "stderr": without_hints(run.folded.stderr),
         "error": "" if succeeded else _error_of(run),
-        "exit_code": 0 if succeeded else 1,
+        "exit_code": 0 if succeeded else code or 1,
     }
 
 

@@ -1,13 +1,12 @@
 """Languages by their short codes: their kernelspecs, and a client's code as the code of a cell. Pure."""
 
-import ast
-import itertools
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from interpreter.frontends.scripts import cell_of_script, exit_code
 from interpreter.models import Run
 
 _LANGUAGES: Mapping[str, tuple[str, ...]] = {
@@ -53,10 +52,6 @@ has a process group of its own, of which nothing is left when it ends: what it l
 would hold the cell. No variable has a name that IPython could replace.
 """
 
-_SCOPES = (
-    *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda),
-    *(ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),
-)
 _EXIT_STATUS = re.compile(r"returned non-zero exit status (\d+)|died with <Signals\.(\w+)")
 
 
@@ -99,61 +94,15 @@ def cell_of(code: str, text: str, args: Sequence[str]) -> str:
         script = text if text.strip() else ":"
         return _BASH + (f"set -- {shlex.join(args)}\n" if args else "") + script
     if code == "py":
-        text = _awaited(text)
-        return f"import sys; sys.argv[1:] = {list(args)!r}\n{text}" if args else text
+        return cell_of_script(text, args)
     return text
 
 
-def _awaited(text: str) -> str:
-    """The code with ``asyncio.run(x)`` as ``await x`` where a cell may await.
-
-    Clients tell their models that there is no notebook, but a cell has an event loop already.
-    """
-    if "asyncio.run(" not in text:
-        return text
-    try:
-        found = list(_top_level_runs(ast.parse(text).body))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return text
-    lines = [line.encode() for line in text.splitlines(keepends=True)]
-    starts = [0, *itertools.accumulate(map(len, lines))]
-    code = b"".join(lines)
-    for call in sorted(found, key=lambda call: (call.lineno, call.col_offset), reverse=True):
-        inner = call.args[0]
-        begin, end = starts[call.lineno - 1] + call.col_offset, _end(starts, call)
-        inside = code[starts[inner.lineno - 1] + inner.col_offset : _end(starts, inner)]
-        code = code[:begin] + b"(await " + inside + b")" + code[end:]
-    return code.decode()
-
-
-def _end(starts: Sequence[int], node: ast.expr) -> int:
-    assert node.end_lineno is not None
-    assert node.end_col_offset is not None
-    return starts[node.end_lineno - 1] + node.end_col_offset
-
-
-def _top_level_runs(nodes: Iterable[ast.AST]) -> Iterator[ast.Call]:
-    """The calls of ``asyncio.run`` with one argument that are outside of all functions and classes."""
-    for node in nodes:
-        if isinstance(node, _SCOPES):
-            continue
-        if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
-            function, inner = node.func, node.args[0]
-            is_run = (
-                isinstance(function, ast.Attribute)
-                and function.attr == "run"
-                and isinstance(function.value, ast.Name)
-                and function.value.id == "asyncio"
-            )
-            if is_run and not isinstance(inner, ast.Starred):
-                yield node
-                continue
-        yield from _top_level_runs(ast.iter_child_nodes(node))
-
-
 def exit_status(code: str, run: Run) -> tuple[int, str | None] | None:
-    """Exit status and signal of a bash script that failed by itself; None for any other run."""
+    """Exit status and signal of a script that failed by itself; None for any other run."""
     error = run.folded.error
+    if code == "py" and (status := exit_code(run)) is not None:
+        return status, None
     if code != "bash" or error is None or error.ename != "CalledProcessError":
         return None
     found = None

@@ -8,10 +8,11 @@ from interpreter.api.operations import Access, Answer, Operation
 from interpreter.errors import InvalidRequestError, NotFoundError
 from interpreter.frontends.chats import CHAT_HEADERS, check_chat_key
 from interpreter.frontends.dialect import JSON_TYPE, DialectHandler
+from interpreter.frontends.pictures import saved_pictures_of, shows_picture
 from interpreter.frontends.saved_pictures import save_pictures
 from interpreter.frontends.tools import EXECUTE_PYTHON, Tool
 from interpreter.models import JSON, FileChange, Run, is_id
-from interpreter.toolcalls import TOOL_NAME, BadCall, Dialect, ToolCall, model_text, read_call
+from interpreter.toolcalls import NO_OUTPUT, TOOL_NAME, BadCall, Dialect, ToolCall, model_text, read_call
 from interpreter.toolcalls.displays import images
 from interpreter.workspace import FileInfo
 
@@ -23,8 +24,10 @@ IMAGES_HEADER = "X-Inline-Images"
 LOOSE_IDLE_TIMEOUT = 900.0  # seconds; nobody may ever come back to a session that a call alone made
 
 TAG = "Tool server"
+FILES_HINT = "list_files shows those that there are"
 _LOST = "The earlier session has ended: its variables and files are gone. This is a new one."
 _SHOW = "The user has not seen the figures. They are saved; call read_file for each to show it:"
+_MAX_TOLD = 20  # figures
 _MAX_IMAGE_BYTES = 1024**2  # base64 of all figures of an answer
 PICTURE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 
@@ -39,6 +42,7 @@ class ToolHandler(DialectHandler):
     """One tool."""
 
     tool: ClassVar[Tool]
+    files_hint = FILES_HINT
 
     def arguments(self) -> dict[str, Any]:
         """The tool's arguments; InvalidRequestError about the first that is wrong."""
@@ -99,25 +103,27 @@ class ExecuteHandler(ToolHandler):
         request = self.request_of(asked.code, asked.timeout)
         session, notes = await self.session_of({"session_id": str(session_id)})
         run = await self.wait_for(await self.services.runs.submit(self.principal, session, request))
-        answer: JSON = {
-            "session_id": session.info.id,
-            "run_id": run.id,
-            "status": run.status.value,
-            "files": [{**describe_file(file), "change": file.change} for file in run.files],
-        }
+        outputs = run.folded.outputs
+        files = [{**describe_file(file), "change": file.change} for file in run.files]
+        answer: JSON = {"session_id": session.info.id, "run_id": run.id, "status": run.status.value}
         if self.request.headers.get(IMAGES_HEADER, "").lower() in ("1", "true", "yes"):
-            found = images(run.folded.outputs, _MAX_IMAGE_BYTES)
+            found = images(outputs, _MAX_IMAGE_BYTES)
             answer["images"] = [f"data:{image.mime_type};base64,{image.data}" for image in found]
-        elif saved := await save_pictures(self.services, session, run):
-            notes = [*notes, f"{_SHOW} {', '.join(saved)}"]
+        elif any(map(shows_picture, outputs)):
+            made = await save_pictures(self.services, session, run)
+            files += [{**describe_file(file), "change": "created"} for file in made]
+            paths = [file.path for file in made] or saved_pictures_of(run)
+            notes = [*notes, f"{_SHOW} {', '.join(paths[:_MAX_TOLD])}"]
             run = _without_pictures(run)
-        text = model_text(run, self.settings_.max_model_text_bytes)
-        self.reply({**answer, "output": "\n\n".join((*notes, text))})
+        text = model_text(run, self.settings_.max_model_text_bytes, shows_rich=False)
+        if text == NO_OUTPUT and any(map(shows_picture, outputs)):
+            text = ""
+        self.reply({**answer, "files": files, "output": "\n\n".join(filter(None, (*notes, text)))})
 
 
 def _without_pictures(run: Run) -> Run:
     """The run for `model_text`, which says of pictures that the user sees them."""
-    kept = [output for output in run.folded.outputs if not PICTURE_TYPES & output.get("data", {}).keys()]
+    kept = [output for output in run.folded.outputs if not shows_picture(output)]
     return replace(run, folded=replace(run.folded, outputs=tuple(kept)))
 
 

@@ -7,13 +7,15 @@ metadata, content (each JSON), then raw buffers. Where something was cut, the me
 - ``interpreter_dropped_at``: before which character of a stream's text they are missing
 """
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from interpreter.jsontext import Unread, load
+from interpreter.gateway_extension.framing import left_out
+from interpreter.jsontext import has_too_many, load
 
 Parts = list[bytes]
 
@@ -25,6 +27,13 @@ _DROPPABLE = frozenset({"stream", "display_data", "update_display_data", "clear_
 _COMMS = frozenset({"comm_open", "comm_msg", "comm_close"})
 _MAX_HEADER_BYTES = 65536
 _MAX_PARENTS = 16
+_LOST_REPLY = {
+    "status": "error",
+    "ename": "",
+    "evalue": "[the reply was left out: too large]",
+    "traceback": [],
+}
+_PLAIN = re.compile(r'"text/plain": ?("(?:[^"\\]|\\.){0,4000}+")')
 _OVERWRITTEN = re.compile(r"^[^\n]*\r(?=[^\n])", re.MULTILINE)
 
 
@@ -42,15 +51,16 @@ class Bounds:
 def bounded(parts: Parts, bounds: Bounds) -> Parts | None:
     """The message itself, a cut copy of it, or None for a comm that is too large to be sent."""
     size = sum(map(len, parts))
-    if size <= bounds.max_stream_bytes:
+    lost = left_out(parts[3]) if len(parts) > 3 else 0  # on the way to the gateway, see `framing`
+    if size <= bounds.max_stream_bytes and not lost:
         return parts
-    msg_type = _load(parts[0]).get("msg_type")
-    if msg_type != "stream" and size <= bounds.max_message_bytes:
+    msg_type = _load(_short(parts[0])).get("msg_type")
+    if msg_type != "stream" and size <= bounds.max_message_bytes and not lost:
         return parts
     if msg_type in _COMMS:
         return None
-    if size > bounds.max_parsed_bytes:
-        return _replaced(parts, str(msg_type), size)
+    if lost or size > bounds.max_parsed_bytes or has_too_many(_text(parts[3])):
+        return _replaced(parts, str(msg_type), lost or size)
     if msg_type == "stream":
         cut = _cut_stream(parts, bounds.max_stream_bytes)
     elif msg_type in _BUNDLES:
@@ -63,8 +73,13 @@ def bounded(parts: Parts, bounds: Bounds) -> Parts | None:
 
 def bounded_reply(parts: Parts, bounds: Bounds) -> Parts:
     """The same for the other channels, where nothing may be left out: long strings lose their middle."""
-    if sum(map(len, parts)) <= bounds.max_message_bytes:
+    size = sum(map(len, parts))
+    if len(parts) > 3 and left_out(parts[3]):
+        return [*map(_short, parts[:3]), _dump(_LOST_REPLY)]
+    if size <= bounds.max_message_bytes:
         return parts
+    if size > bounds.max_parsed_bytes or has_too_many(_text(parts[3])):
+        return [_short(parts[0]), _short(parts[1]), b"{}", _dump(_LOST_REPLY)]
     cut = _cut_strings(parts, bounds.max_message_bytes)
     if sum(map(len, cut)) <= bounds.max_message_bytes:
         return cut
@@ -174,6 +189,8 @@ def _gap(metadata: bytes) -> tuple[int, int]:
 
 def _replaced(parts: Parts, msg_type: str, size: int) -> Parts:
     notice = f"[an output of {size} bytes was left out: too large]"
+    if msg_type in _BUNDLES:
+        notice = "\n".join([*_plain_text(parts[3]), notice])
     contents: dict[str, dict[str, Any]] = {
         "stream": {"name": "stdout", "text": ""},
         "error": {"ename": "", "evalue": notice, "traceback": []},
@@ -185,18 +202,27 @@ def _replaced(parts: Parts, msg_type: str, size: int) -> Parts:
     return [_short(parts[0]), _short(parts[1]), _dump(note), _dump(content)]
 
 
+def _plain_text(content: bytes) -> list[str]:
+    """The text/plain of a bundle that is not parsed, where it is short and near the content's beginning or end."""
+    for part in (content[:_MAX_HEADER_BYTES], content[-_MAX_HEADER_BYTES:]):
+        if found := _PLAIN.search(_text(part)):
+            with contextlib.suppress(ValueError):
+                return [json.loads(found[1])]
+    return []
+
+
 def _cut_bundle(parts: Parts, max_bytes: int) -> Parts:
-    content = _load(parts[3])
+    content, dropped = _read(parts[3])
     data = content.get("data")
     kept: dict[str, Any] = {}
     notices: list[str] = []
-    dropped = sum(map(len, parts[4:]))  # buffers of a bundle carry nothing that a notebook keeps
+    dropped += sum(map(len, parts[4:]))  # buffers of a bundle carry nothing that a notebook keeps
     room = max_bytes * 3 // 4
     values = data if isinstance(data, Mapping) else {}
-    sizes = {m: v.size if isinstance(v, Unread) else len(_dump(v)) for m, v in values.items()}
+    sizes = {mime: len(_dump(value)) for mime, value in values.items()}
     for mime, value in sorted(values.items(), key=lambda item: sizes[item[0]]):
         size = sizes[mime]
-        if size > room or isinstance(value, Unread):
+        if size > room:
             dropped += size
             notices.append(f"[{mime} of {size} bytes was left out: too large]")
         else:
@@ -247,11 +273,20 @@ def _load(part: bytes) -> dict[str, Any]:
 
     Without what holds too many values: parsing it would take much memory, and time of every session.
     """
+    return _read(part)[0]
+
+
+def _read(part: bytes) -> tuple[dict[str, Any], int]:
+    """The same, and how many bytes of it were left out."""
     try:
-        value, _ = load(str(part, "utf-8", "replace"))
+        value, lost = load(_text(part))
     except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
+        return {}, 0
+    return (value, lost) if isinstance(value, dict) else ({}, 0)
+
+
+def _text(part: bytes) -> str:
+    return str(part, "utf-8", "replace")
 
 
 def _dump(value: Any) -> bytes:

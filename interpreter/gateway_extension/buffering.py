@@ -6,6 +6,10 @@ from jupyter_client.session import DELIM
 
 from interpreter.gateway_extension.bounding import Backlog, Parts
 
+MAX_BYTES = 64 * 1024**2
+"""Beyond, only small messages are kept, up to the double. No run has so many results, errors and replies."""
+SMALL_BYTES = 65536
+
 
 class ReplayBuffer(list[tuple[str, Parts]]):
     """The list that jupyter_server appends ``(channel, message parts)`` to, bounded by a `Backlog`.
@@ -38,5 +42,8 @@ class ReplayBuffer(list[tuple[str, Parts]]):
             self._keep(channel, [*wire[:start], signature, *parts])
 
     def _keep(self, channel: str, wire: Parts) -> None:
-        self._bytes += sum(map(len, wire))
+        size = sum(map(len, wire))
+        if self._bytes > MAX_BYTES and (size > SMALL_BYTES or self._bytes > 2 * MAX_BYTES):
+            return
+        self._bytes += size
         super().append((channel, wire))

@@ -16,6 +16,7 @@ from tornado.websocket import WebSocketClosedError
 from traitlets import Bool
 
 from interpreter.gateway_extension.bounding import Backlog, Bounds, bounded_reply
+from interpreter.gateway_extension.gate import GatedStream
 
 KERNEL_ENDED = 4404
 """Close code of a websocket whose kernel was deleted, culled or died."""
@@ -52,6 +53,7 @@ class KernelConnection(ZMQChannelsWebsocketConnection):
         self._bounds = Bounds()
         self._backlog = Backlog(self._bounds)
         self._unsent_bytes = 0
+        self._held = False
         self._gathered: list[bytes] = []
         self._timer: asyncio.TimerHandle | None = None
         self._gone = asyncio.Event()
@@ -171,6 +173,7 @@ class KernelConnection(ZMQChannelsWebsocketConnection):
         if self._gone.is_set():
             return
         self._gone.set()
+        self._hold_kernel()
         held, self._gathered = self._gathered, []
         if self._ready:
             super().disconnect()  # type: ignore[no-untyped-call]
@@ -203,6 +206,7 @@ class KernelConnection(ZMQChannelsWebsocketConnection):
     def _count_sent(self, sending: "asyncio.Future[None]", size: int) -> None:
         def sent(future: asyncio.Future[None]) -> None:
             self._unsent_bytes -= size
+            self._hold_kernel()
             if not future.cancelled():
                 future.exception()  # a closed socket; `disconnect` is on its way
 
@@ -223,7 +227,17 @@ class KernelConnection(ZMQChannelsWebsocketConnection):
             else:
                 signature = self.session.sign(message[:4])
                 super().handle_outgoing_message(stream, [*outgoing_msg[:start], signature, *message])
+        self._hold_kernel()
         self._send_soon(can_wait=channel == "iopub" and self.kernel_manager.execution_state == "busy")
+
+    def _hold_kernel(self) -> None:
+        """A kernel whose client does not keep up waits, if it says more than may be withheld."""
+        held = self._unsent_bytes > 2 * self._bounds.max_waiting_bytes and not self._gone.is_set()
+        if held is not self._held:
+            self._held = held
+            for stream in self.channels.values():
+                if isinstance(stream, GatedStream):
+                    stream.hold(held)
 
     def _send_soon(self, *, can_wait: bool) -> None:
         """Sends what was gathered. While the kernel is busy more is to come, at the latest its reply."""

@@ -11,9 +11,11 @@ from http.client import responses
 from pathlib import Path
 from typing import Any
 
+import jupyter_server
 import jupyter_server.base.handlers as server_base
 import jupyter_server.services.kernels.handlers as server_kernels
 import jupyter_server.services.kernelspecs.handlers as server_kernelspecs
+import kernel_gateway
 from jupyter_client.jsonutil import json_default
 from jupyter_client.kernelspec import NoSuchKernel
 from jupyter_server.auth.decorator import authorized
@@ -234,7 +236,12 @@ class KernelspecHandler(GatewayHandlerMixin, server_kernelspecs.KernelSpecHandle
 
 
 class VersionHandler(GatewayHandlerMixin, server_base.APIVersionHandler):  # type: ignore[misc]
-    """``GET /api``: the version; with the token it serves as a health check."""
+    """``GET /api``: the versions; with the token it serves as a health check."""
+
+    def get(self) -> None:
+        """Kernel Gateway's own too, under the name that Enterprise Gateway gives it."""
+        versions = {"version": jupyter_server.__version__, "gateway_version": kernel_gateway.__version__}
+        self.finish(json.dumps(versions))
 
 
 class UnknownRouteHandler(web.RequestHandler):

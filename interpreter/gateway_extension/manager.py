@@ -6,12 +6,15 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
+import weakref
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import zmq
 import zmq.asyncio
+from jupyter_client.connect import channel_socket_types
 from jupyter_client.ioloop.manager import AsyncIOLoopKernelManager
 from jupyter_client.kernelspec import KernelSpec, NoSuchKernel
 from jupyter_client.provisioning.factory import KernelProvisionerFactory
@@ -27,6 +30,7 @@ from interpreter.gateway_extension.bounding import Backlog, Bounds, Parts
 from interpreter.gateway_extension.buffering import ReplayBuffer
 from interpreter.gateway_extension.connection import connections_of
 from interpreter.gateway_extension.environment import kernel_environment
+from interpreter.gateway_extension.gate import GatedStream, Share, connect_through_gate, gate_of
 from interpreter.gateway_extension.leftovers import kill_leftovers
 
 RECONNECT_INTERVAL_MS = 10
@@ -37,9 +41,17 @@ INTERRUPT_REPLY_TIMEOUT = 1.0
 """Seconds in which a kernel that is interrupted by a message answers it, unless it does not listen."""
 MAX_OTHER_REPLIES = 100
 """Messages that are looked at for that answer: who floods the socket is not listened to."""
-MAX_ZMQ_MESSAGE = 256 * 1024**2
-"""Bytes of one part of a message. What is bounded later has to fit into the gateway's memory first, and a kernel
-can send far more than it has: the same pages again and again. ZeroMQ hangs up on who sends more."""
+MIB = 1024**2
+SHARES = {
+    "iopub": Share(64 * MIB, 16 * MIB),
+    "shell": Share(64 * MIB, 16 * MIB),
+    "control": Share(16 * MIB, 8 * MIB),
+    "stdin": Share(4 * MIB, 4 * MIB),
+    "hb": Share(MIB, MIB),
+}
+"""What the gateway takes into its memory of what a kernel sends, before it is bounded. A kernel can send far more
+than it has: the same pages again and again."""
+LINGER_MS = 1000  # of sockets that are closed, as upstream's
 SANDBOX_PROVISIONER = "bubblewrap-provisioner"
 IOPUB_QUEUE = 100
 """Messages that wait in the gateway for a kernel that does not drop (see the kernels' extension)."""
@@ -125,7 +137,10 @@ class OneKernelManager(AsyncIOLoopKernelManager):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(INTERRUPT_REPLY_TIMEOUT):
                 for _ in range(MAX_OTHER_REPLIES):
-                    if self._answers(await socket.recv_multipart(), request):
+                    frames = await socket.recv_multipart()
+                    if (gate := gate_of(socket)) is not None:
+                        gate.took(frames)
+                    if self._answers(frames, request):
                         return
 
     interrupt_kernel = _async_interrupt_kernel  # type: ignore[assignment]
@@ -138,9 +153,43 @@ class OneKernelManager(AsyncIOLoopKernelManager):
         parent: object = reply["parent_header"]
         return isinstance(parent, dict) and parent.get("msg_id") == request["header"]["msg_id"]
 
+    def _create_connected_socket(self, channel: str, identity: bytes | None = None) -> Any:
+        """A socket that gets no more of the kernel than its share."""
+        if sys.platform != "linux" or self.curve_publickey is not None:
+            return super()._create_connected_socket(channel, identity)
+        created = self.context.socket(channel_socket_types[channel])
+        created.linger = LINGER_MS
+        if identity:
+            created.identity = identity
+        # A gate is kept by its socket, which may be kept by us: it must not keep us.
+        manager = weakref.ref(self)
+        connect_through_gate(created, lambda: _url_of(manager(), channel), SHARES[channel])
+        return created
+
+    def _connect_stream(self, channel: str, identity: bytes | None) -> GatedStream:
+        """As upstream's, which is a stream that tells no gate."""
+        streamed_class, self.context._socket_class = self.context._socket_class, zmq.Socket
+        try:
+            return GatedStream(self._create_connected_socket(channel, identity), self.loop)
+        finally:
+            self.context._socket_class = streamed_class
+
+    def connect_shell(self, identity: bytes | None = None) -> Any:
+        """A stream of the kernel's shell channel."""
+        return self._connect_stream("shell", identity)
+
+    def connect_control(self, identity: bytes | None = None) -> Any:
+        """A stream of the kernel's control channel."""
+        return self._connect_stream("control", identity)
+
+    def connect_stdin(self, identity: bytes | None = None) -> Any:
+        """A stream of the kernel's stdin channel."""
+        return self._connect_stream("stdin", identity)
+
     def connect_iopub(self, identity: bytes | None = None) -> Any:
         """A stream of the kernel's output. A kernel that waits for its reader needs no endless queue here."""
-        stream = super().connect_iopub(identity=identity)
+        stream = self._connect_stream("iopub", identity)
+        stream.socket.setsockopt(zmq.SUBSCRIBE, b"")
         settings = self._kernelspec.metadata.get("interpreter", {})
         if isinstance(settings, dict) and settings.get("waits_for_reader") is True:
             stream.socket.setsockopt(zmq.RCVHWM, IOPUB_QUEUE)
@@ -182,9 +231,8 @@ class AllKernelsManager(SeedingMappingKernelManager):  # type: ignore[misc]
         self._created_context = True
         context = zmq.asyncio.Context()
         context.set(zmq.MAX_SOCKETS, MAX_ZMQ_SOCKETS)
-        # The default of 1000 messages drops output without a word, the final idle included.
+        # The default of 1000 messages drops output without a word, the final idle included. Gates bound bytes.
         context.setsockopt(zmq.RCVHWM, 0)
-        context.setsockopt(zmq.MAXMSGSIZE, MAX_ZMQ_MESSAGE)
         context.setsockopt(zmq.RECONNECT_IVL, RECONNECT_INTERVAL_MS)
         return context
 
@@ -304,6 +352,10 @@ async def _bury(kernel: OneKernelManager) -> None:
     if kernel.provisioner is not None:
         await kernel.provisioner.kill()
     await kernel.cleanup_resources()
+
+
+def _url_of(kernel: OneKernelManager | None, channel: str) -> str | None:
+    return None if kernel is None else str(kernel._make_url(channel))
 
 
 def _connect_again(socket: zmq.Socket[Any]) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,6 +27,9 @@ log = logging.getLogger(__name__)
 
 MAX_FRAME_BYTES = 32 * 1024**2
 LARGE_FRAME_BYTES = 1024**2  # above the streams and results of most runs
+COSTLY = 0.05  # seconds that a large message may take without consequence
+PEACE = 2  # after one that took t seconds its kernel is not listened to for PEACE * t seconds …
+MAX_PEACE = 3.0  # … or so many; it waits, as the gateway does
 CLOSE_KERNEL_GONE = 4404  # our own gateway extension's close code for a deleted or dead kernel
 RECONNECT_DELAYS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0)  # seconds; about 7 s in all
 RECONNECT_TIMEOUT = 10.0  # seconds after which a lost kernel is given up, however the gateway behaves
@@ -190,6 +194,7 @@ class KernelChannels:
             if frame is None:
                 return
             _acknowledge_now(sock)
+            start = time.perf_counter()
             try:
                 if len(frame) > LARGE_FRAME_BYTES:  # which takes long: other sessions go on meanwhile
                     message = await asyncio.to_thread(decode, frame, v1=self._v1)
@@ -199,6 +204,9 @@ class KernelChannels:
                 log.warning("The gateway sent a frame that is not a Jupyter message; it is skipped.")
                 continue
             self._on_message(message)
+            spent = time.perf_counter() - start
+            if spent > COSTLY and len(frame) > LARGE_FRAME_BYTES:  # the other sessions' turn
+                await asyncio.sleep(min(PEACE * spent, MAX_PEACE))
 
     async def _reconnect(self) -> WebSocketClientConnection | None:
         """The new socket, or None once `on_gone` was called."""

@@ -18,7 +18,9 @@ from tornado.httpclient import AsyncHTTPClient, HTTPError, HTTPRequest
 
 from interpreter.errors import SettingsError, UnavailableError
 from interpreter.gateway_extension.sandbox.removal import remove_tree
+from interpreter.kernels.fetching import fetch
 from interpreter.kernels.isolation import PROVISIONER, provisioner_options
+from interpreter.kernels.target import GatewayTarget
 from interpreter.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -80,6 +82,18 @@ class EmbeddedGateway:
     @property
     def token(self) -> str:
         return self._token
+
+    @property
+    def target(self) -> GatewayTarget:
+        """How it is to be asked; valid from `start` on."""
+        return GatewayTarget(
+            self.url,
+            auth="token",
+            token=self._token,
+            connect_timeout=self._settings.gateway_connect_timeout,
+            request_timeout=self._settings.gateway_request_timeout,
+            keeps_messages=True,
+        )
 
     @property
     def pid(self) -> int | None:
@@ -172,7 +186,7 @@ class EmbeddedGateway:
             async with asyncio.timeout(START_TIMEOUT):
                 while process.returncode is None:
                     with contextlib.suppress(OSError, HTTPError):
-                        await client.fetch(request)
+                        await fetch(client, request)
                         return
                     await asyncio.sleep(_POLL_INTERVAL)
         except TimeoutError as error:

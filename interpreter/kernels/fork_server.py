@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from tornado.httpclient import AsyncHTTPClient, HTTPError, HTTPRequest
 
 from interpreter.kernels.embedded import EmbeddedGateway
+from interpreter.kernels.fetching import fetch
 from interpreter.models import JSON
 from interpreter.settings import Settings, listed
 
@@ -104,7 +105,7 @@ class ForkServer:
             headers={"Authorization": f"token {self.gateway.token}"},
             request_timeout=REQUEST_TIMEOUT,
         )
-        state: JSON = json.loads((await client.fetch(request)).body)
+        state: JSON = json.loads((await fetch(client, request)).body)
         return state
 
     def _take(self, state: JSON) -> None:

@@ -18,7 +18,9 @@ from tornado.httputil import HTTPHeaders
 
 from interpreter.errors import GatewayError, InterpreterError, InvalidRequestError
 from interpreter.kernels.background import Background
+from interpreter.kernels.fetching import fetch
 from interpreter.kernels.refusals import CONNECT_ERRORS, connection_error, unauthorized_sentence
+from interpreter.kernels.scheme import other_scheme
 from interpreter.kernels.target import GatewayTarget
 from interpreter.models import JSON
 
@@ -48,6 +50,11 @@ class Gateway:
         self._login_lock = asyncio.Lock()
         self._background = Background()
         self._clean_ups: dict[str, set[asyncio.Task[None]]] = {}
+        self._ends_all = False
+
+    def leave_kernels(self) -> None:
+        """Delete no kernel any more: the gateway is about to end, which ends all of them at once."""
+        self._ends_all = True
 
     def close(self) -> None:
         """Close the idle connections."""
@@ -95,6 +102,8 @@ class Gateway:
 
     async def discard_kernel(self, kernel_id: str) -> None:
         """Delete a kernel as well as it can be done, in at most `DELETE_TIMEOUT` seconds."""
+        if self._ends_all:
+            return
         try:
             async with asyncio.timeout(DELETE_TIMEOUT):
                 try:
@@ -164,8 +173,11 @@ class Gateway:
 
         Raises GatewayError when not.
         """
-        version = await self._json("GET", "api")
-        if not isinstance(version, dict) or "version" not in version:
+        try:
+            answer = await self._json("GET", "api")
+        except GatewayError as error:
+            raise await other_scheme(self.target, error) or error from error
+        if not isinstance(answer, dict) or "version" not in answer:
             raise GatewayError(
                 f"The server at gateway_url ({self.target.url}) is not a Jupyter server.", code="not_jupyter"
             )
@@ -176,7 +188,7 @@ class Gateway:
                 f"The gateway has no kernelspec '{kernel_name}'; set kernel_name to one of: {names}.",
                 code="no_such_kernelspec",
             )
-        return f"Kernel gateway {version['version']} with the kernelspecs {', '.join(specs)}."
+        return f"{_server_name(answer)} with the kernelspecs {', '.join(specs)}."
 
     async def websocket_request(
         self, kernel_id: str, client_id: str, *, timeout: float, log_in: bool = False
@@ -246,7 +258,7 @@ class Gateway:
 
     async def _send(self, request: HTTPRequest) -> HTTPResponse:
         try:
-            return await self._client.fetch(request, raise_error=False)
+            return await fetch(self._client, request, raise_error=False)
         except CONNECT_ERRORS as error:
             raise connection_error(self.target, error) from error
 
@@ -334,6 +346,13 @@ class Gateway:
                 code="not_jupyter",
             )
         return GatewayError(f"The gateway answered with status {response.code}.", code="gateway_failed")
+
+
+def _server_name(answer: JSON) -> str:
+    """``version`` is Jupyter Server's in every gateway; ours and Enterprise Gateway tell their own besides."""
+    server = f"Jupyter server {answer['version']}"
+    own = answer.get("gateway_version")
+    return f"Kernel gateway {own} ({server})" if own else server
 
 
 def _words(response: HTTPResponse) -> bytes:

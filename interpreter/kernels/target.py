@@ -55,7 +55,10 @@ class GatewayTarget:
                 "gateway_url must hold no user, query or fragment; use gateway_token or gateway_password."
             )
         if settings.gateway_auth == "token" and not settings.gateway_token:
-            raise SettingsError("gateway_auth is 'token', but gateway_token is empty.")
+            raise SettingsError(
+                "gateway_auth is 'token' (the default), but gateway_token is empty: set gateway_token, or set "
+                "gateway_auth to 'none' if the gateway wants no credentials."
+            )
         if settings.gateway_auth == "password" and not settings.gateway_password:
             raise SettingsError("gateway_auth is 'password', but gateway_password is empty.")
         return cls(

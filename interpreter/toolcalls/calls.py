@@ -74,9 +74,10 @@ class Answer:
     run: Run | None
 
 
-def answer_run(call: ToolCall, run: Run, max_bytes: int) -> Answer:
-    """The answer of a run: an error unless its status is ``ok``. Its text has at most ``max_bytes``."""
-    return Answer(call, model_text(run, max_bytes), is_error=run.status is not RunStatus.OK, run=run)
+def answer_run(call: ToolCall, run: Run, max_bytes: int, *, shows_rich: bool = True) -> Answer:
+    """The answer of a run: an error unless its status is ``ok``. The text is `model_text`'s."""
+    text = model_text(run, max_bytes, shows_rich=shows_rich)
+    return Answer(call, text, is_error=run.status is not RunStatus.OK, run=run)
 
 
 def answer_bad_call(call: ToolCall, bad: BadCall) -> Answer:

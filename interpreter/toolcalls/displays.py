@@ -2,8 +2,6 @@
 
 import base64
 import binascii
-import json
-import re
 import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,21 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from interpreter.models import JSON
+from interpreter.toolcalls.readable import is_empty, names_only, noun_of, readable, text_field
 
-# The reprs that say nothing: of figures, and of objects whose only use is to be displayed.
-_EMPTY_REPR = re.compile(r"<(?:Figure size|IPython\.core\.display\.|IPython\.lib\.display\.)[^>]*>")
 _MAX_PIXELS = 2000  # per side
-_READABLE = ("text/markdown", "text/latex")
-_CHARTS = (
-    ("application/vnd.plotly.", "interactive Plotly chart"),
-    ("application/vnd.vegalite.", "interactive Vega-Lite chart"),
-    ("application/vnd.vega.", "interactive Vega chart"),
-    ("application/vnd.bokehjs", "interactive Bokeh chart"),
-    ("application/vnd.jupyter.widget-view", "widget"),
-    ("audio/", "audio player"),
-    ("video/", "video player"),
-    ("application/pdf", "PDF"),
-)
 # First bytes of the image types that model APIs take; a wrong image would make them refuse the whole message.
 _MAGIC: Mapping[str, tuple[bytes, ...]] = {
     "image/png": (b"\x89PNG\r\n\x1a\n",),
@@ -55,18 +41,18 @@ class Image:
 
 def read_displays(outputs: Sequence[JSON], result: str | None) -> Displays:
     """What the outputs hold beside streams and errors; ``result`` is the run's last value as text."""
-    seen = Displays(result=None if result is None or _says_nothing(result) else result)
+    seen = Displays(result=None if result is None or is_empty(result) else result)
     values = [bundle for kind, bundle in _bundles(outputs) if kind == "execute_result"]
     for kind, bundle in _bundles(outputs):
-        noun = _noun(bundle)
+        noun = noun_of(bundle)
         image = next((mime for mime in bundle if mime.startswith("image/")), None)
         if noun:
             seen.others[noun] += 1
         elif image:
             seen.figures[image] += 1
-        text = _readable(bundle)
+        text = readable(bundle)
         is_last_value = kind == "execute_result" and bundle is values[-1]
-        if is_last_value and seen.result is None:
+        if is_last_value and (seen.result is None or (text and names_only(seen.result))):
             seen.result = text
         elif text is not None and not is_last_value and not noun:
             seen.texts.append(text)
@@ -94,39 +80,8 @@ def _bundles(outputs: Sequence[JSON]) -> Iterator[tuple[str, Mapping[str, Any]]]
             yield kind, data
 
 
-def _says_nothing(text: str) -> bool:
-    return _EMPTY_REPR.fullmatch(text.strip()) is not None
-
-
-def _text(value: Any) -> str | None:
-    if isinstance(value, list) and all(isinstance(line, str) for line in value):
-        value = "".join(value)  # nbformat's multi-line form
-    return value if isinstance(value, str) and value.strip() else None
-
-
-def _noun(bundle: Mapping[str, Any]) -> str | None:
-    return next((noun for prefix, noun in _CHARTS for mime in bundle if mime.startswith(prefix)), None)
-
-
-def _readable(bundle: Mapping[str, Any]) -> str | None:
-    """The text of a bundle that tells the model something, None when there is none."""
-    plain = _text(bundle.get("text/plain"))
-    if plain is not None and not _says_nothing(plain):
-        return plain
-    for mime in _READABLE:
-        text = _text(bundle.get(mime))
-        if text is not None:
-            return text
-    if "application/json" in bundle:
-        try:
-            return json.dumps(bundle["application/json"], ensure_ascii=False)
-        except (TypeError, ValueError, RecursionError):
-            return None
-    return None
-
-
 def _image(bundle: Mapping[str, Any], mime_type: str, max_bytes: int) -> Image | None:
-    data = "".join((_text(bundle.get(mime_type)) or "").split())
+    data = "".join((text_field(bundle, mime_type) or "").split())
     if not 0 < len(data) <= max_bytes:
         return None
     try:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from interpreter.models import FileChange, Run, RunError, RunStatus, in_seconds
 from interpreter.toolcalls.displays import Displays, read_displays
 
+NO_OUTPUT = "The code ran without output."
 _MAX_FILES = 20
 _MAX_NOTICES = 10
 _MAX_SUMMARY = 160  # characters of an error's name and message
@@ -19,6 +20,10 @@ _ANSI = re.compile(
 )
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
+_EXIT_HINT = re.compile(
+    r"^\S*interactiveshell\.py:\d+: UserWarning: To exit: use [^\n]*\n?(?:[ \t]+warn\([^\n]*\n?)?",
+    re.MULTILINE,
+)
 _DATA_URI = re.compile(r"data:[\w.+-]{1,64}/[\w.+-]{1,64};base64,[A-Za-z0-9+/=]{64,}")
 
 _STATUS = {
@@ -41,6 +46,8 @@ _STATE_TOLD = re.compile(
 )
 """What notices say of it; `_STATE_LOST` takes its place. Before it may stand what made the last kernel end."""
 _REPLAYED = "was executed again"
+_SVG = "image/svg+xml"
+_SAVE = "only text, PNG and JPEG can be; save it as a file."
 _REASON = {
     RunStatus.TIMEOUT: re.compile(r"longer than its timeout"),
     RunStatus.INTERRUPTED: re.compile(r"on request"),
@@ -65,19 +72,20 @@ class _Part:
     ending: str = ""
 
 
-def model_text(run: Run, max_bytes: int) -> str:
+def model_text(run: Run, max_bytes: int, *, shows_rich: bool = True) -> str:
     """What a model reads of a run, at most ``max_bytes`` of UTF-8.
 
     stdout, stderr, displayed text, the last value, the traceback, then notes: status, kernel restart,
     figures and files made, notices. Images are told of, never included. Parts that are too long lose
     their middle, each to a fair share, so that the last value, the end of the traceback and the notes
-    stay visible beside a flood of output.
+    stay visible beside a flood of output. ``shows_rich`` is whether the user's client shows charts, SVG
+    and HTML; the model is told so.
     """
     displays = read_displays(run.folded.outputs, run.folded.result)
     parts = [part for part in _parts(run, displays) if part.text.strip()]
-    notes = "\n".join(_notes(run, displays))
+    notes = "\n".join(_notes(run, displays, shows_rich=shows_rich))
     if not parts and not notes:
-        return _cut("The code ran without output.", max_bytes, "text", 0.5)
+        return _cut(NO_OUTPUT, max_bytes, "text", 0.5)
     labelled = len(parts) > 1
     parts = [_labelled(part) if labelled or part.always_labelled else part for part in parts]
     if notes:
@@ -94,6 +102,11 @@ def clean(text: str) -> str:
     return _DATA_URI.sub("[base64 data]", _SURROGATE.sub("\ufffd", text))
 
 
+def without_hints(stderr: str) -> str:
+    """``stderr`` without IPython's advice how to leave it, which follows each SystemExit."""
+    return _EXIT_HINT.sub("", stderr) if "To exit: use" in stderr else stderr
+
+
 def shorten(text: str, max_bytes: int, name: str = "text") -> str:
     """``text`` cleaned, in at most ``max_bytes`` of UTF-8; where it is longer its middle is cut."""
     return _cut(clean(text), max_bytes, name, 0.5)
@@ -102,7 +115,7 @@ def shorten(text: str, max_bytes: int, name: str = "text") -> str:
 def _parts(run: Run, displays: Displays) -> Iterable[_Part]:
     folded = run.folded
     yield _Part("stdout", "stdout:\n", _trimmed(folded.stdout))
-    yield _Part("stderr", "stderr:\n", _trimmed(folded.stderr), always_labelled=True)
+    yield _Part("stderr", "stderr:\n", _trimmed(without_hints(folded.stderr)), always_labelled=True)
     yield _Part("displayed text", "Displayed:\n", _trimmed("\n\n".join(displays.texts)))
     yield _Part("the last value", "Last value:\n", _trimmed(displays.result or ""), head=0.7)
     if folded.error is not None and folded.error.evalue not in run.notices:  # else the notes say it
@@ -131,7 +144,7 @@ def _error_part(error: RunError) -> _Part:
     return _Part("the traceback", "", traceback, head=0.3, ending=f"\n{ending}")
 
 
-def _notes(run: Run, displays: Displays) -> Iterable[str]:
+def _notes(run: Run, displays: Displays, *, shows_rich: bool) -> Iterable[str]:
     own = [notice for notice in run.notices if not _STATE_TOLD.search(notice)]
     reason = next((n for n in own if run.status in _REASON and _REASON[run.status].search(n)), None)
     yield from (_line(sentence) for sentence in _earlier(run.notices))
@@ -139,7 +152,7 @@ def _notes(run: Run, displays: Displays) -> Iterable[str]:
         yield _line(status)
     if _is_state_lost(run):
         yield _STATE_LOST
-    yield from _display_notes(displays)
+    yield from _display_notes(displays, shows_rich=shows_rich)
     if run.files:
         yield _file_notes(run.files)
     notices = list(dict.fromkeys(_line(n) for n in (*run.folded.notices, *own) if n and n != reason))
@@ -182,14 +195,20 @@ def _is_start_error(run: Run) -> bool:
     return run.folded.error is not None and run.folded.error.ename == "KernelStartError"
 
 
-def _display_notes(displays: Displays) -> Iterable[str]:
-    total = displays.figures.total()
+def _display_notes(displays: Displays, *, shows_rich: bool) -> Iterable[str]:
+    figures, hidden = dict(displays.figures), dict[str, int]()
+    if not shows_rich:
+        hidden = dict(displays.others)
+        if drawings := figures.pop(_SVG, 0):
+            hidden["SVG picture"] = drawings
+    total = sum(figures.values())
     if total:
-        by_type = [(mime, count) for mime, count in sorted(displays.figures.items())]
+        by_type = sorted(figures.items())
         types = ", ".join(clean(m) if len(by_type) == 1 else f"{n} {clean(m)}" for m, n in by_type)
         yield f"{_counted(total, 'figure')} ({types[:_MAX_LINE]}) {_were(total)} shown to the user."
-    for noun, count in sorted(displays.others.items()):
-        yield f"{_counted(count, noun)} {_were(count)} shown to the user."
+    for noun, count in sorted(hidden.items() if not shows_rich else displays.others.items()):
+        shown = "shown to the user." if shows_rich else f"not shown to the user: {_SAVE}"
+        yield f"{_counted(count, noun)} {_were(count)} {shown}"
 
 
 def _counted(count: int, noun: str) -> str:

@@ -380,7 +380,7 @@ def test_verify_finds_what_was_changed(recorded: str, copied: CommandLine) -> No
 
 def test_export_copies_journal_and_notebook_and_overwrites_nothing(recorded: str, cli: CommandLine) -> None:
     done = cli("record", "export", recorded, "--out=out.zip")
-    assert done.returncode == 0
+    assert (done.returncode, done.stderr) == (0, "1 session exported to out.zip.\n")
     with zipfile.ZipFile(cli.folder / "out.zip") as archive:
         names = sorted(Path(name).name for name in archive.namelist())
         assert names == [f"{recorded}.ipynb", f"{recorded}.jsonl"]

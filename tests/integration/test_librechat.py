@@ -203,6 +203,15 @@ def test_code_that_raises_keeps_what_it_printed(client: LibreChat) -> None:
     answer = client.programmatic("new", "print('before')\nawait get_weather(city='SF')\n1/0", TOOLS)
     assert answer["content"].startswith("stdout:\nbefore\n\nstderr:\n")
     assert answer["content"].endswith("ZeroDivisionError: division by zero")
+    assert "----> 3 1/0" in answer["content"]
+
+
+def test_a_program_is_recorded_as_the_model_wrote_it(client: LibreChat, api: httpx.Client) -> None:
+    code = "await get_weather(city='SF')\nopen('made', 'w').close()"
+    session_id = client.programmatic("new", code, TOOLS)["artifact"]["session_id"]
+    notebook = api.get(f"/v1/notebooks/{session_id}").json()
+    sources = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert sources[-1] == code
 
 
 def test_code_that_takes_too_long_is_ended_and_told(client: LibreChat) -> None:

@@ -220,6 +220,8 @@ async def test_vllm_tool_server_form(service: ServiceProcess) -> None:
         failed = await session.call_tool("python", {"code": "1/0"})
         assert not failed.is_error
         assert "ZeroDivisionError" in failed.content[0].text
+        wrong = await session.call_tool("python", {})
+        assert wrong.content[0].text.count("execute_python") == 0
         await session.call_tool("cleanup_session", {})
         with service.client() as api:
             chats = [item["metadata"].get("chat", "") for item in api.get("/v1/sessions").json()["data"]]

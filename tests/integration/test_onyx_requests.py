@@ -78,6 +78,14 @@ def test_failure_and_timeout(onyx: Onyx) -> None:
     assert (slow["timed_out"], slow["exit_code"], slow["stdout"]) == (True, None, "begun\n")
 
 
+def test_scripts_end_themselves_and_read_no_arguments_of_the_kernel(onyx: Onyx) -> None:
+    code = "import argparse, sys\nprint(argparse.ArgumentParser().parse_args())\nsys.exit(0)"
+    found = onyx.execute(code)
+    assert (found["stdout"], found["stderr"], found["exit_code"]) == ("Namespace()\n", "", 0)
+    found = onyx.execute("print('x')\nexit(4)")
+    assert (found["stdout"], found["stderr"], found["exit_code"]) == ("x\n", "SystemExit: 4\n", 4)
+
+
 def test_nothing_is_kept_between_executions(onyx: Onyx) -> None:
     onyx.execute("x = 1")
     assert "NameError" in onyx.execute("x")["stderr"]

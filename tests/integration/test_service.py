@@ -1,6 +1,7 @@
 """The service from the outside: start, tool calls, tokens, restart, stop."""
 
 import json
+import re
 import signal
 from pathlib import Path
 
@@ -95,6 +96,7 @@ def test_sigterm_ends_the_run_keeps_the_record_and_leaves_no_process(tmp_path: P
             f"/v1/sessions/{session_id}/runs",
             json={"code": "print('begun', flush=True)\nimport time\ntime.sleep(60)", "background": True},
         ).json()
+        assert "Kernel gateway 3." in client.get("/readyz").text
         with client.stream("GET", f"/v1/runs/{made['id']}/events") as events:
             assert any("begun" in line for line in events.iter_lines())
         children = psutil.Process(service.process.pid).children(recursive=True)
@@ -105,6 +107,7 @@ def test_sigterm_ends_the_run_keeps_the_record_and_leaves_no_process(tmp_path: P
         cell = json.loads(journals[0].read_text())["cells"][0]
         assert cell["metadata"]["interpreter"]["status"] == "aborted"
         assert "begun" in json.dumps(cell["outputs"])
+        assert not re.search(r"^\[[WE] ", service.log_path.read_text(), re.MULTILINE), "a stop is no trouble"
 
 
 def test_kill_minus_nine_loses_no_acknowledged_run(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ UNKNOWN = {
     "session_id": "SessionThatIsNotThere",
     "run_id": "run_SessionThatIsNotThere_1",
     "token_id": "tok_unknown",
+    "run": "1",
+    "index": "0",
     "path": "a/b.txt",
 }
 PATHS = {template: template.format(**UNKNOWN) for template, _ in ROUTES}

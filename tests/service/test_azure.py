@@ -114,7 +114,9 @@ async def test_errors_have_azures_shape(api: Api, body: Any, target: str) -> Non
 @pytest.mark.parametrize("identifier", [None, "a" * 201, "%0a", "%C3%A4"])
 async def test_identifier_is_needed(api: Api, identifier: str | None) -> None:
     answer = await ask(api, "POST", OLD, {"properties": {"code": "1"}}, identifier=identifier)
-    assert json.loads(answer.body)["error"]["target"] == "identifier"
+    error = json.loads(answer.body)["error"]
+    assert error["target"] == "identifier"
+    assert "1 to 200 printable" in error["message"]
 
 
 async def test_limits_are_told(api: Api) -> None:

@@ -82,7 +82,7 @@ async def test_a_good_gateway_passes_each_step_and_keeps_no_kernel(
         code, lines = await check_gateway(tmp_path, gateway)
         assert code == 0
         assert [line.startswith(start) for line, start in zip(lines[1:], STEPS, strict=True)] == [True] * 3
-        assert lines[0].startswith("✓ Kernel gateway ")
+        assert lines[0].startswith("✓ Jupyter server 2.21.1 with the kernelspecs ")
         assert not gateway.kernels
 
 
@@ -115,7 +115,13 @@ async def test_an_address_that_leads_nowhere_is_named(url: str, sentence: str, t
     ("wants", "given", "secret", "sentence"),
     [
         ("token", "token", "wrong", "The gateway refuses gateway_token."),
-        ("token", "token", "", "gateway_auth is 'token', but gateway_token is empty."),
+        (
+            "token",
+            "token",
+            "",
+            "gateway_auth is 'token' (the default), but gateway_token is empty: set gateway_token, or set "
+            "gateway_auth to 'none' if the gateway wants no credentials.",
+        ),
         (
             "token",
             "none",
@@ -183,6 +189,17 @@ async def test_a_kernel_that_does_not_compute_fails_and_is_ended(
         assert (code, lines[2:]) == (1, [f"✗ {sentence}"])
         assert lines[1].startswith(STARTS)
         assert gateway.count("delete") == 1
+
+
+async def test_the_scheme_is_named_where_it_is_what_is_wrong(tmp_path: Path) -> None:
+    async with ScriptedGateway(auth="none") as plain, tls_gateway(trustme.CA(), "127.0.0.1") as (_, port):
+        for scheme, right, place in (("https", "http", plain.port), ("http", "https", port)):
+            url = f"{scheme}://127.0.0.1:{place}"
+            sentence = (
+                f"The server at {url} speaks {right}, not {scheme}: let gateway_url begin with {right}://."
+            )
+            code, lines = await check(tmp_path, url, "none", "--gateway-connect-timeout=0.5")
+            assert (code, lines) == (1, [f"✗ {sentence}"])
 
 
 @asynccontextmanager

@@ -56,6 +56,20 @@ async def test_failed_code_fills_the_error(api: Api) -> None:
     assert (await run(api, code="raise"))["data"]["error"]
 
 
+async def test_python_is_run_as_a_script(api: Api) -> None:
+    await run(api, code="import asyncio\nasyncio.run(main())\nexit(2)")
+    assert api.runs.requests[-1].code == "import asyncio\n(await main())\n__import__('sys').exit(2)"
+
+
+@pytest.mark.parametrize(
+    ("value", "code", "error"), [("0", 0, ""), ("4", 4, "SystemExit: 4\n")], ids=["0", "4"]
+)
+def test_a_script_may_end_itself(value: str, code: int, error: str) -> None:
+    output = {"output_type": "error", "ename": "SystemExit", "evalue": value, "traceback": ["An exception"]}
+    told = answer(ended(RunStatus.ERROR, error=RunError("SystemExit", value), outputs=(output,)))
+    assert (told["exit_code"], told["error"]) == (code, error)
+
+
 @pytest.mark.parametrize(
     "body",
     [{"language": "nodejs"}, {"language": "perl"}, {"language": 1}, {"code": None}, {"code": "a" * 1001}],

@@ -286,6 +286,29 @@ async def test_a_delete_that_fails_once_is_sent_again(tmp_path: Path, answer: An
         assert not parts.gateway.kernels
 
 
+async def test_a_gateway_that_is_about_to_end_is_asked_to_delete_nothing(tmp_path: Path) -> None:
+    async with stack(tmp_path, outlives_service=False) as parts:
+        for _ in range(3):
+            await parts.session()
+        parts.client.leave_kernels()
+        await parts.sessions.aclose()
+        assert parts.gateway.count("delete") == 0
+
+
+async def test_a_request_that_nobody_waits_for_fails_silently(caplog: pytest.LogCaptureFixture) -> None:
+    async with ScriptedGateway() as scripted:
+        scripted.hold("kernelspecs")
+        gateway = Gateway(target_of(scripted, request_timeout=0.1))
+        asking = asyncio.create_task(gateway.kernelspecs())
+        await scripted.until(lambda: scripted.count("kernelspecs") == 1)
+        asking.cancel()
+        await asyncio.wait({asking})
+        with pytest.raises(GatewayError):  # the first one's time is up before this one's
+            await gateway.kernelspecs()
+        gateway.close()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 # Credentials
 
 

@@ -16,6 +16,8 @@ from jupyter_server.services.kernels.connection.base import deserialize_msg_from
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 from tornado.websocket import websocket_connect
 
+from interpreter.errors import InvalidRequestError
+from interpreter.frontends.jupyter.contents import content_of
 from interpreter.frontends.jupyter.ids import kernel_id_of, session_id_of
 from interpreter.models import new_id
 
@@ -478,7 +480,7 @@ async def test_what_shows_only_text_and_png_is_given_text(jupyter: Front) -> Non
         for command, expected in (
             ("mime text/html <p>a&amp;b</p><script>x</script>", "a&b"),
             ("mime text/markdown # Title", "# Title"),
-            ("mime image/svg+xml <svg/>", "[image/svg+xml]"),
+            ("mime image/svg+xml <svg><text>Total</text></svg>", "[SVG picture: Total]"),
         ):
             data = contents(await socket.run(command), "display_data")[0]["data"]
             assert data["text/plain"] == expected
@@ -605,6 +607,22 @@ async def test_contents_are_the_files_of_the_session(jupyter: Front) -> None:
     assert (
         await jupyter.ask("GET", f"/v1/sessions/{session_id}/files/workspace/7/data.bin")
     ).body == b"\x00\xff"
+
+
+@pytest.mark.parametrize(
+    ("model", "param"),
+    [
+        ({"type": "file", "format": "base64", "content": "!!!"}, "content"),
+        ({"type": "file", "format": "text"}, "content"),
+        ({"type": "zzz", "content": "x"}, "type"),
+        ({"type": "file", "format": "zzz", "content": "x"}, "format"),
+    ],
+    ids=["no-base64", "no-content", "type", "format"],
+)
+def test_a_model_of_no_file_is_refused(model: dict[str, str], param: str) -> None:
+    with pytest.raises(InvalidRequestError) as raised:
+        content_of(model)
+    assert raised.value.param == param
 
 
 async def test_contents_are_made_moved_copied_and_deleted(jupyter: Front) -> None:

@@ -54,7 +54,7 @@ async def test_code_that_was_not_run_is_not_taken_for_code_that_printed_nothing(
 
 async def test_websocket_client_gets_values_and_errors_whole(jupyter: Front) -> None:
     socket = await jupyter.connect(await jupyter.start_kernel(), headers=WEBSOCKET_CLIENT)
-    value = "x" * 2_000_000
+    value = "x" * 900_000
     (result,) = contents(await socket.run(f"result {value}"), "execute_result")
     assert result["data"]["text/plain"] == value
     (error,) = contents(await socket.run(f"raise FinalAnswerException {value}"), "error")
@@ -86,10 +86,17 @@ async def test_a_client_is_fed_while_an_image_is_made_to_fit(
 
     monkeypatch.setattr(ImageShrinker, "to_png", to_png)
     async with jupyter.kernel() as socket:
-        msg_id = socket.execute(f"mime image/png {'A' * 2_000_000}")
+        msg_id = socket.execute(f"mime image/png iVBORw0KGgoA{'A' * 2_000_000}")
         busy = 0
         while busy < 4 and (message := await socket.read()) is not None:
             busy += message["content"].get("execution_state") == "busy"
         gate.set()
         (shown,) = contents(await socket.answers(msg_id), "display_data")
         assert shown["data"]["image/png"] == "iVBOR"
+
+
+async def test_what_is_no_picture_is_not_sent_as_one(jupyter: Front) -> None:
+    async with jupyter.kernel() as socket:
+        for encoded in ("?!", "QUJD"):
+            (shown,) = contents(await socket.run(f"mime image/png {encoded}"), "display_data")
+            assert shown["data"] == {"text/plain": "[image/png that is not valid]"}

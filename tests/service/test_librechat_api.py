@@ -441,7 +441,8 @@ async def test_uploads_that_are_wrong_are_refused(
 
 async def test_uploads_need_a_form(api: Api) -> None:
     for path in ("/librechat/upload", "/librechat/upload/batch"):
-        assert (await api.ask("POST", path, {}, token="run")).code == 415
+        answer = json_of(await api.ask("POST", path, {}, token="run"), 415)
+        assert answer["error"] == "Send the files as multipart/form-data."
 
 
 async def test_files_are_put_where_the_code_runs(api: Api) -> None:

@@ -364,6 +364,9 @@ async def test_files_of_a_chat_are_resources(api: Api) -> None:
         read = await ask_modern(api, "resources/read", {"uri": uri}, Mcp_Name=uri)
         contents += body_of(read)["result"]["contents"]
     assert (contents[0]["text"], contents[1]["blob"]) == ("text", "/wA=")
+    uri = f"interpreter://files/{session_id}//mnt/data/raw.bin"  # the path that code sees
+    read = await ask_modern(api, "resources/read", {"uri": uri}, Mcp_Name=uri)
+    assert body_of(read)["result"]["contents"][0]["blob"] == "/wA="
     assert body_of(await ask_modern(api, "resources/list"))["result"]["resources"] == []
 
 

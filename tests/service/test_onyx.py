@@ -74,6 +74,11 @@ async def test_failed_code_has_an_exit_code(api: Api) -> None:
     assert (await execute(api, "raise"))["exit_code"] == 1
 
 
+async def test_python_is_run_as_a_script(api: Api) -> None:
+    await execute(api, "import asyncio\nasyncio.run(main())")
+    assert api.runs.requests[-1].code == "import asyncio\n(await main())"
+
+
 async def test_files_go_by_their_ids(api: Api) -> None:
     answer = await upload(api, "ä b.csv", b"1,2")
     assert answer.code == 201

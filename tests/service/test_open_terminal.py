@@ -215,3 +215,16 @@ def test_replacements_are_exact() -> None:
     for change in ({"target": "a"}, {"target": ""}, {"target": "x"}, {"target": "b", "start_line": 3}):
         with pytest.raises(InvalidRequestError):
             replaced(text, {"replacement": "c", **change})
+
+
+async def test_the_home_folder_itself_is_not_deleted(api: Api) -> None:
+    await write(api, "a.txt", "x")
+    answer = await ask(api, "DELETE", "/files/delete", path="/mnt/data")
+    assert answer.code == 400
+    assert (await done(api, "GET", "/files/read", path="a.txt"))["content"] == "x"
+
+
+async def test_what_is_not_served_is_an_error_of_its_form(api: Api) -> None:
+    for method in ("GET", "POST"):
+        answer = await ask(api, method, "/nothing/here", {} if method == "POST" else None)
+        assert (answer.code, list(json.loads(answer.body))) == (404, ["detail"])

@@ -1,6 +1,7 @@
 """What a start refuses, and what it does not load."""
 
 import asyncio
+import os
 import re
 import subprocess
 import sys
@@ -66,6 +67,33 @@ async def test_an_ip_of_nowhere_is_named(ip: str, tmp_path: Path) -> None:
     async with ScriptedGateway() as gateway:
         with pytest.raises(SettingsError, match=r"^ip is not an address of this machine: "):
             await Service(settings_of(gateway, tmp_path, ip=ip)).start()
+
+
+async def test_a_start_without_a_usable_gateway_says_that_no_code_can_be_executed(tmp_path: Path) -> None:
+    variables = {name: str(tmp_path / name) for name in ("JUPYTER_CONFIG_DIR", "INTERPRETER_STATE_DIR")}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *(
+            "-m",
+            "interpreter",
+            "serve",
+            "--port=0",
+            "--gateway-auth=none",
+            "--gateway-url=http://127.0.0.1:1",
+        ),
+        env={**os.environ, **variables},
+        cwd=tmp_path,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    assert process.stdout is not None
+    said = await process.stdout.readuntil(b"a new start.\n")
+    process.terminate()
+    await process.communicate()
+    assert process.returncode == 0
+    assert b"NO CODE CAN BE EXECUTED" in said
+    assert b"/?token=" in said
+    assert b"connection refused; start the gateway or change gateway_url." in said
 
 
 async def test_an_external_gateway_without_the_kernelspec_is_no_reason_not_to_start(tmp_path: Path) -> None:

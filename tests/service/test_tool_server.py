@@ -12,7 +12,7 @@ import pytest
 from fakes import Api, error_of
 from tornado.httpclient import HTTPResponse
 
-from interpreter.models import Folded, Role, RunStatus
+from interpreter.models import FileChange, Folded, Role, RunStatus
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="  # one pixel
 
@@ -115,6 +115,8 @@ async def test_figures_are_inline_or_saved(api: Api, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(api.runs, "submit", with_figure)
     saved = await used(api, "execute_python", code="plot()")
     assert PNG not in json.dumps(saved)
+    assert [file["path"] for file in saved["files"]] == re.findall(r"figure_\S+\.png", saved["output"])
+    assert "without output" not in saved["output"]
     assert "shown to the user" not in saved["output"]
     (path,) = re.findall(r"figure_\S+\.png", saved["output"])
     shown = await use(api, "read_file", path=path)
@@ -123,6 +125,37 @@ async def test_figures_are_inline_or_saved(api: Api, monkeypatch: pytest.MonkeyP
     headers = {"X-OpenWebUI-Chat-Id": "chat-1", "X-Inline-Images": "true"}
     inline = await api.ask("POST", "/openapi-tools/execute_python", {"code": "x"}, headers=headers)
     assert json.loads(inline.body)["images"] == [f"data:image/png;base64,{PNG}"]
+
+
+@pytest.mark.parametrize("client", ["openapi-tools", "open-terminal"])
+async def test_a_figure_that_was_saved_too_is_told_of_as_not_seen(
+    api: Api, monkeypatch: pytest.MonkeyPatch, client: str
+) -> None:
+    submit = api.runs.submit
+
+    async def with_figure(*args: Any) -> Any:
+        active = await submit(*args)
+        output = {"output_type": "display_data", "data": {"image/png": PNG}, "metadata": {}}
+        made = (FileChange("p.png", 1, "image/png", "created", "/"),)
+        active.run = replace(active.run, status=RunStatus.OK, folded=Folded(outputs=(output,)), files=made)
+        return active
+
+    monkeypatch.setattr(api.runs, "submit", with_figure)
+    answer = await api.ask(
+        "POST", f"/{client}/execute_python", {"code": "x"}, token="run", headers={"X-Session-Id": "c"}
+    )
+    output = json.loads(answer.body)["output"]
+    assert "shown to the user" not in output
+    assert "read_file for each to show it: p.png" in output
+
+
+async def test_paths_may_be_those_that_code_sees(api: Api) -> None:
+    await used(api, "write_file", path="/mnt/data/a/b.txt", content="x")
+    assert (await used(api, "read_file", path="/mnt/data/a/b.txt"))["path"] == "a/b.txt"
+    assert (await used(api, "delete_file", path="/mnt/data/a/b.txt"))["path"] == "a/b.txt"
+    missing = error_of(await use(api, "read_file", path="a/b.txt"))["message"]
+    assert missing == "There is no such file; list_files shows those that there are."
+    assert error_of(await use(api, "read_file", path="/etc/passwd"))["param"] == "path"
 
 
 async def test_files_are_written_listed_read_and_deleted(api: Api) -> None:

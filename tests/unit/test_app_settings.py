@@ -174,12 +174,19 @@ def test_the_file_that_all_jupyter_programs_share_may_have_sections_of_others(co
     assert settings().port == 1006
 
 
+@pytest.mark.parametrize(
+    ("variable", "end"),
+    [
+        ("INTERPRETER_GATEWAY_ULR", "; do you mean INTERPRETER_GATEWAY_URL?"),
+        ("INTERPRETER_URI", "; do you mean INTERPRETER_URL?"),
+        ("INTERPRETER_BOGUS", "."),
+    ],
+)
 def test_an_unknown_variable_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    variable: str, end: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("INTERPRETER_GATEWAY_ULR", "http://example.org")
-    sentence = "INTERPRETER_GATEWAY_ULR is no setting; do you mean INTERPRETER_GATEWAY_URL?"
-    assert refusal(capfd) == sentence
+    monkeypatch.setenv(variable, "http://example.org")
+    assert refusal(capfd) == f"{variable} is no setting{end}"
 
 
 # What is wrong

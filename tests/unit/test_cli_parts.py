@@ -13,6 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from interpreter.__main__ import main
+from interpreter.app import InterpreterApp
 from interpreter.cli.client import Address
 from interpreter.cli.compare import MAX_DIFF_LINES, differences, normalize
 from interpreter.cli.dates import read_date
@@ -41,6 +43,19 @@ def test_events_are_the_same_however_the_stream_is_cut(data: st.DataObject, newl
 
 def test_an_event_that_was_not_finished_is_not_given() -> None:
     assert EventParser().feed(b"data: half\n") == []
+
+
+# Entry
+
+
+def test_ctrl_c_while_the_program_is_loaded_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(InterpreterApp, "launch_instance", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
 
 
 # Comparison
@@ -121,7 +136,12 @@ def test_output_text_has_no_ansi_and_ends_its_line() -> None:
 
 
 def test_sizes_are_for_people() -> None:
-    assert [size_text(size) for size in (1, 1536, 3 * 1024**2)] == ["1 bytes", "1.5 kB", "3.0 MB"]
+    assert [size_text(size) for size in (0, 1, 1536, 3 * 1024**2)] == [
+        "0 bytes",
+        "1 byte",
+        "1.5 kB",
+        "3.0 MB",
+    ]
 
 
 def test_recorded_text_can_t_steer_the_terminal() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from interpreter.gateway_extension.bounding import Backlog, Bounds, Parts, bounded, bounded_reply, cut_text
 from interpreter.gateway_extension.buffering import ReplayBuffer
+from interpreter.jsontext import MAX_MEMBERS
 
 BOUNDS = Bounds(
     max_stream_bytes=1000, max_message_bytes=20_000, max_waiting_bytes=5000, max_parsed_bytes=100_000
@@ -79,6 +80,37 @@ def test_what_is_too_large_to_be_read_is_replaced(kind: str) -> None:
     assert cut is not None
     assert sum(map(len, cut)) < 1000
     assert metadata(cut)["interpreter_dropped_bytes"] > 200_000
+
+
+@pytest.mark.parametrize("kind", ["stream", "display_data", "error", "execute_result", "comm_msg"])
+def test_what_was_left_out_on_the_way_is_told(kind: str) -> None:
+    parts = [*message(kind, {})[:3], b'{"interpreter_left_out":123456}']
+    cut = bounded(parts, BOUNDS)
+    if kind == "comm_msg":
+        assert cut is None
+    else:
+        assert cut is not None
+        assert metadata(cut)["interpreter_dropped_bytes"] == 123456
+    assert content(bounded_reply(parts, BOUNDS))["status"] == "error"
+
+
+def test_a_bundle_of_very_many_values_is_not_looked_at_one_by_one() -> None:
+    data = {f"text/x{i}": "v" for i in range(3000)}
+    cut = bounded(message("display_data", {"data": data, "metadata": {}}), BOUNDS)
+    assert cut is not None
+    assert len(content(cut)["data"]) <= MAX_MEMBERS + 1
+    assert metadata(cut)["interpreter_dropped_bytes"] > 20_000
+
+
+def test_large_replies_to_a_client_that_is_away_are_not_kept_for_ever() -> None:
+    buffer = ReplayBuffer(Backlog(BOUNDS), lambda parts: b"signed")
+    wire = [b"topic", b"<IDS|MSG>", b"signature"]
+    large = message("execute_reply", {"status": "ok", "x": "x" * 1_000_000})
+    for _ in range(200):
+        buffer.append(("shell", [*wire, *large]))
+    buffer.append(("shell", [*wire, *message("execute_reply", {"status": "ok"})]))
+    assert sum(sum(map(len, parts)) for _, parts in buffer) < 70_000_000
+    assert json.loads(buffer[-1][1][-1]) == {"status": "ok"}
 
 
 def test_a_reply_keeps_its_status() -> None:

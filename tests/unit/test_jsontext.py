@@ -11,7 +11,7 @@ from outputs_kit import Kit, limits, message
 
 from interpreter import jsontext
 from interpreter.gateway_extension.bounding import Bounds, bounded
-from interpreter.jsontext import MAX_VALUES, Unread, count_values, load
+from interpreter.jsontext import MAX_MEMBERS, MAX_VALUES, Unread, count_values, load
 from interpreter.messages import decode
 
 MANY = [{} for _ in range(MAX_VALUES // 4)]
@@ -55,6 +55,14 @@ def test_no_value_is_overlooked_in_the_count(value: Any) -> None:
         return 1 + sum(map(count, inner))
 
     assert count_values(json.dumps(value)) >= count(value)
+
+
+@pytest.mark.parametrize("count", [MAX_MEMBERS, MAX_MEMBERS + 1, 200_000, 500_000])
+def test_a_bundle_has_so_many_members_and_no_more(count: int) -> None:
+    data = {f"text/x{i}": i for i in range(count)}
+    value, lost = load(json.dumps({"data": data, "metadata": {}}))
+    assert len(value.get("data", {})) <= MAX_MEMBERS
+    assert (lost == 0) is (count <= MAX_MEMBERS)
 
 
 def test_what_is_in_strings_does_not_count() -> None:
@@ -150,9 +158,9 @@ def test_the_gateway_says_what_it_left_out() -> None:
         [*parts, json.dumps(content).encode()], Bounds(max_stream_bytes=1000, max_message_bytes=100_000)
     )
     assert got is not None
-    size = len(json.dumps(MANY))
+    size = len(b"".join(parts)) + len(json.dumps(content))
     assert json.loads(got[3])["data"] == {
-        "text/plain": f"plain\n[application/json of {size} bytes was left out: too large]"
+        "text/plain": f"plain\n[an output of {size} bytes was left out: too large]"
     }
     assert json.loads(got[2])["interpreter_dropped_bytes"] == size
 
@@ -183,3 +191,12 @@ def test_a_rare_character_makes_a_text_no_larger_when_it_is_written() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 4 * size
+
+
+def test_a_text_that_is_cut_within_a_string_is_counted_in_the_time_of_reading() -> None:
+    """Quotes in a script are escaped; taken for ends, each would be searched to the end of the text."""
+    script = json.dumpsX
+    assert count_values(script) < 10
+    assert count_values(script[:-1]) < 10
+    assert count_values(script[:-2]) < 10
+    assert not jsontext.has_too_many(script)

@@ -101,13 +101,61 @@ def test_an_empty_script_is_a_cell() -> None:
 
 
 def test_arguments_of_python_are_in_argv() -> None:
-    assert cell_of("py", "x", ("a",)).splitlines() == ["import sys; sys.argv[1:] = ['a']", "x"]
+    arguments = "__import__('sys').argv[:] = ['main.py', 'a']"
+    assert cell_of("py", "x", ("a",)) == f"{arguments}; x"
+    assert cell_of("py", "'doc'\nif x:\n  y\nz", ("a",)).splitlines()[3] == f"{arguments}; z"
+    assert cell_of("py", "!ls", ("a",)).splitlines() == [arguments, "!ls"]
+
+
+def test_a_script_that_reads_arguments_finds_none_of_the_kernels() -> None:
+    cell = cell_of("py", "import argparse\n", ())
+    assert cell == "__import__('sys').argv[:] = ['main.py']; import argparse\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "cell"),
+    [
+        ("exit()", "__import__('sys').exit()"),
+        ("def f():\n    quit(3)", "def f():\n    __import__('sys').exit(3)"),
+        ("from os import _exit as exit\nexit(1)", None),
+        ("print('exit(1)')", None),
+    ],
+)
+def test_leaving_a_script_leaves_the_kernel(code: str, cell: str | None) -> None:
+    assert cell_of("py", code, ()) == (cell or code)
+
+
+@pytest.mark.parametrize(
+    ("value", "code", "stderr"),
+    [
+        ("0", 0, ""),
+        ("None", 0, ""),
+        ("4", 4, "SystemExit: 4\n"),
+        ("-1", 255, "SystemExit: -1\n"),
+        ("no", 1, "no\n"),
+    ],
+)
+def test_system_exit_is_the_end_of_a_script(value: str, code: int, stderr: str) -> None:
+    hint = "/srv/env/IPython/core/interactiveshell.py:3707: UserWarning: To exit: use 'exit', 'quit', or Ctrl-D.\n"
+    error = {"output_type": "error", "ename": "SystemExit", "evalue": value, "traceback": ["An exception"]}
+    stream = {
+        "output_type": "stream",
+        "name": "stderr",
+        "text": f'{hint}  warn("To exit: use", stacklevel=1)\n',
+    }
+    run = run_of(
+        error, stream, status=RunStatus.ERROR, error=RunError("SystemExit", value, ("An exception",))
+    )
+    body = answer(run, "py")
+    assert (body["code"], body["stderr"]) == (code, stderr)
+    assert body["status"] == ("RE" if code else None)
 
 
 @pytest.mark.parametrize(
     ("code", "cell"),
     [
         ("import asyncio\nasyncio.run(main())", "import asyncio\n(await main())"),
+        ("asyncio.run(\n    main()\n)\nx", "(await \nmain()\n)\nx"),
         ("x = 'é', asyncio.run(f(1,\n 2))", "x = 'é', (await f(1,\n 2))"),
         ('if __name__ == "__main__":\n    asyncio.run(m())', 'if __name__ == "__main__":\n    (await m())'),
         ("def f():\n    asyncio.run(m())", None),
@@ -262,6 +310,7 @@ def test_the_client_is_told_of_files_that_it_does_not_get() -> None:
     delivery = {"attempted": 130, "delivered": 100, "failed": 30}
     assert len(body["files"]) == 100
     assert body["artifact_delivery"] == {"code": "artifact_delivery_failed", "status": "partial", **delivery}
+    assert "30 more stay in the working directory" in body["stderr"]
 
 
 def test_pictures_that_are_only_shown_become_files() -> None:
@@ -271,37 +320,58 @@ def test_pictures_that_are_only_shown_become_files() -> None:
     assert pictures_of(run_of(PNG, files=changed("plot.PNG"))) == []
 
 
+@pytest.mark.parametrize(
+    ("status", "stdout"), [(RunStatus.TIMEOUT, "a\n"), (RunStatus.OK, "a\nProcess was interrupted.\n")]
+)
+def test_what_ipython_says_of_a_stopped_script_is_left_out(status: RunStatus, stdout: str) -> None:
+    printed = {"output_type": "stream", "name": "stdout", "text": "a\nProcess was interrupted.\n"}
+    assert answer(run_of(printed, status=status), "bash")["stdout"] == stdout
+
+
+def test_html_is_read_as_text() -> None:
+    data = {"text/plain": "<IPython.core.display.HTML object>", "text/html": "<td>4</td><td>2</td>"}
+    shown = {
+        "output_type": "display_data",
+        "data": {**data, "text/html": f"<table>{data['text/html']}"},
+        "metadata": {},
+    }
+    assert answer(run_of(shown), "py")["stdout"] == "4  2\n"
+
+
 # -- programs ----------------------------------------------------------------------------------
 
 
 def test_tools_are_functions_with_the_names_that_the_client_expects() -> None:
-    cell = programs.program_of("py", "x", ["get-weather", "1st", "class", "a.b"], "folder")
-    made = [line for line in cell.splitlines() if ".function('" in line]
+    code = programs.preparation_of("py", ["get-weather", "1st", "class", "a.b"], "folder")
+    made = [line for line in code.splitlines() if " = _tool_calls.function('" in line]
     assert [line.partition(" ")[0] for line in made] == ["get_weather", "_1st", "class_tool", "ab"]
-    ast.parse(cell)
+    ast.parse(code)
 
 
 def test_scripts_get_their_tools_as_functions() -> None:
-    cell = programs.program_of("bash", "echo '''\n", ["web.search", "test", "it's"], "folder")
-    (script,) = (
-        node.args[0].value
-        for node in ast.walk(ast.parse(cell))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "bash"
-        if isinstance(node.args[0], ast.Constant)
-    )
-    assert isinstance(script, str)
+    code = programs.preparation_of("bash", ["web.search", "test", "it's"], "folder")
+    head = ast.parse(code).body[-1]
+    assert isinstance(head, ast.Assign)
+    assert isinstance(head.value, ast.Constant)
     for line in (
         "web_search() { _tool_call 'web.search' \"$@\"; }",
         "test_tool() {",
         "its() { _tool_call 'it'\\''s'",
     ):
-        assert line in script
-    assert script.endswith("echo '''\n")
+        assert line in str(head.value.value)
+
+
+@pytest.mark.parametrize("text", ["echo '''\n", 'echo "$1"\n'], ids=["quotes", "plain"])
+def test_the_cell_of_a_program_is_what_the_client_sent(text: str) -> None:
+    assert programs.cell_of_program("py", "x = 1\n1/0") == "x = 1\n1/0"
+    (statement,) = ast.parse(programs.cell_of_program("bash", text)).body
+    (script,) = (node for node in ast.walk(statement) if isinstance(node, ast.Constant))
+    assert script.value == text
 
 
 def test_tools_with_one_function_name_are_refused() -> None:
     with pytest.raises(InvalidRequestError, match="same function name"):
-        programs.program_of("py", "x", ["a-b", "a_b"], "folder")
+        programs.preparation_of("py", ["a-b", "a_b"], "folder")
 
 
 @pytest.mark.parametrize("tools", ["x", [1], [{}], [{"name": ""}], [{"name": "a\nb"}], [{"name": "\ud800"}]])

@@ -127,14 +127,34 @@ def test_charts_widgets_and_html_are_told_of() -> None:
     shown = text(outputs=outputs)
     assert "1 interactive Plotly chart was shown to the user." in shown
     assert "1 interactive Vega-Lite chart was shown to the user." in shown
-    assert "1 HTML output was shown to the user." in shown
+    assert shown.startswith("x\n")
     assert "<" not in shown
 
 
-def test_html_as_the_last_value_is_told_of_instead_of_its_repr() -> None:
-    bundle = {"text/html": "<b>x</b>", "text/plain": "<IPython.core.display.HTML object>"}
-    shown = text(outputs=(execute_result(bundle),), result=bundle["text/plain"])
-    assert shown == "1 HTML output was shown to the user."
+def test_what_the_client_does_not_show_is_told_to_be_saved() -> None:
+    outputs = (
+        {"output_type": "display_data", "data": {"application/vnd.plotly.v1+json": {}}, "metadata": {}},
+        {"output_type": "display_data", "data": {"image/svg+xml": "<svg/>"}, "metadata": {}},
+    )
+    shown = model_text(run(outputs=outputs), 4096, shows_rich=False)
+    assert "was shown" not in shown
+    assert "1 interactive Plotly chart was not shown to the user" in shown
+    assert "1 SVG picture was not shown to the user" in shown
+
+
+@pytest.mark.parametrize(
+    ("markup", "shown"),
+    [("<b>x</b>", "x"), ("<script>x</script>", "1 HTML output was shown to the user.")],
+    ids=["text", "no-text"],
+)
+def test_html_as_the_last_value_is_read_instead_of_its_repr(markup: str, shown: str) -> None:
+    bundle = {"text/html": markup, "text/plain": "<IPython.core.display.HTML object>"}
+    assert text(outputs=(execute_result(bundle),), result=bundle["text/plain"]) == shown
+
+
+def test_ipythons_advice_after_system_exit_is_left_out() -> None:
+    stderr = "a\n/x/interactiveshell.py:1: UserWarning: To exit: use 'exit'.\n  warn('x', stacklevel=1)\nb\n"
+    assert text(stderr=stderr) == "stderr:\na\nb"
 
 
 def test_a_displayed_table_is_read_as_text() -> None:

@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from interpreter.frontends.languages import exit_status
+from interpreter.frontends.scripts import ended_as_script
 from interpreter.frontends.texts import texts_of
 from interpreter.models import JSON, Run, RunStatus, to_iso
+from interpreter.toolcalls import best_text
 from interpreter.toolcalls.displays import Image, images
 from interpreter.workspace import FileInfo
 
@@ -62,6 +64,7 @@ def pictures_of(run: Run) -> list[Image]:
 
 def outcome_of(run: Run, saved: Sequence[str] = ()) -> Outcome:
     """What came of Python code; ``saved`` are the paths of figures that were saved beside the result."""
+    run = ended_as_script(run)
     pictures = pictures_of(run)
     result: Any = None
     shown = run
@@ -73,13 +76,19 @@ def outcome_of(run: Run, saved: Sequence[str] = ()) -> Outcome:
             "base64_data": last.data,
         }
     elif run.folded.result is not None:
-        result = value_of(run.folded.result)
+        result = value_of(_readable_result(run, run.folded.result))
         others = [output for output in run.folded.outputs if output["output_type"] != "execute_result"]
         shown = replace(run, folded=replace(run.folded, outputs=tuple(others)))
     stdout, stderr = texts_of(shown, "py")
     if saved:
         stdout += f"Figures saved as {', '.join(saved)}\n"
     return Outcome(stdout, stderr, result, run.status is RunStatus.OK, run.duration_ms or 0)
+
+
+def _readable_result(run: Run, result: str) -> str:
+    """The last value as text; one that only names an object gives way to what is shown of it."""
+    values = [output for output in run.folded.outputs if output["output_type"] == "execute_result"]
+    return (best_text(values[-1]["data"]) if values else None) or result
 
 
 def shell_answer(run: Run, identifier: str) -> JSON:

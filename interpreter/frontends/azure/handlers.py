@@ -36,11 +36,7 @@ class AzureHandler(DialectHandler):
     def identifier(self) -> str:
         """What the client names its session by. Raises InvalidRequestError."""
         value = self.get_query_argument("identifier", "")
-        if len(value) > _MAX_IDENTIFIER:
-            raise InvalidRequestError(
-                f"`identifier` has over {_MAX_IDENTIFIER} characters.", param="identifier"
-            )
-        return check_chat_key(value, "identifier")
+        return check_chat_key(value, "identifier", _MAX_IDENTIFIER)
 
     @property
     def chat(self) -> str:
@@ -85,7 +81,7 @@ class ExecuteHandler(AzureHandler):
         session = await self.session()
         run = await self.execute(session, code, timeout)
         saved = await save_pictures(self.services, session, run) if len(pictures_of(run)) > 1 else []
-        outcome = outcome_of(run, saved)
+        outcome = outcome_of(run, [file.path for file in saved])
         older = "properties" in body
         self.reply(outcome.as_properties() if older else outcome.as_execution(run.id, identifier))
 

@@ -4,20 +4,16 @@ Sources: "Messaging in Jupyter" (jupyter-client.readthedocs.io). Completion, ins
 kernel's description are asked of IPython between runs; nothing of the client's is executed for them.
 """
 
-import ast
-import asyncio
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from interpreter.api.services import Services
-from interpreter.errors import InterpreterError, UnavailableError
-from interpreter.kernels.kernel import KernelDiedError
+from interpreter.errors import InterpreterError
+from interpreter.frontends.asking import ask
 from interpreter.messages import PROTOCOL_VERSION
 from interpreter.models import JSON, Principal, SessionInfo
 from interpreter.sessions import Session
 
-ASK_TIMEOUT = 2.0  # seconds; a kernel that is busy is not asked
 MAX_HISTORY = 1000
 _KERNEL = "__import__('IPython').get_ipython().kernel"
 _INFO_FIELDS = ("implementation", "implementation_version", "language_info", "banner", "help_links")
@@ -40,22 +36,6 @@ async def answer(
     except InterpreterError as error:
         ename = type(error).__name__
         return {"status": "error", "ename": ename, "evalue": error.message, "traceback": [error.message]}
-
-
-async def ask(session: Session, expression: str) -> Any:
-    """The value of an expression in an idle Python kernel, through JSON; None when there is no answer."""
-    kernel = session.kernel
-    if kernel is None or kernel.dead or session.active_runs or session.info.language != "python":
-        return None
-    wrapped = f"__import__('json').dumps({expression}, default=str)"
-    try:
-        async with asyncio.timeout(ASK_TIMEOUT):
-            reply = await kernel.evaluate("", {"answer": wrapped})
-        return json.loads(ast.literal_eval(reply["user_expressions"]["answer"]["data"]["text/plain"]))
-    except (TimeoutError, UnavailableError, KernelDiedError):
-        return None
-    except (LookupError, TypeError, ValueError, SyntaxError):
-        return None  # the code of the session has changed what IPython is
 
 
 def describe_kernel(info: SessionInfo) -> JSON:

@@ -97,18 +97,20 @@ def with_content(model: JSON, data: bytes, wanted_format: str | None) -> JSON:
 
 def content_of(fields: JSON) -> bytes:
     """The bytes that a model of a file brings. InvalidRequestError."""
-    content, kind, form = fields.get("content"), fields.get("type"), fields.get("format")
+    content, kind, form = fields.get("content"), fields.get("type", "file"), fields.get("format")
+    if kind not in ("file", "notebook"):
+        raise InvalidRequestError("`type` must be file, notebook or directory.", param="type")
+    if form not in (None, "text", "base64", "json"):
+        raise InvalidRequestError("`format` must be text, base64 or json.", param="format")
     if kind == "notebook" or form == "json":
         if not isinstance(content, dict):
             raise InvalidRequestError("`content` of a notebook must be an object.", param="content")
         return json.dumps(content, indent=1, ensure_ascii=False).encode("utf-8", "replace")
-    if content is None:
-        return b""
     if not isinstance(content, str):
         raise InvalidRequestError("`content` must be text.", param="content")
     if form != "base64":
         return content.encode("utf-8", "replace")
     try:
-        return base64.b64decode(content)
+        return base64.b64decode("".join(content.split()), validate=True)
     except (binascii.Error, ValueError) as error:
         raise InvalidRequestError("`content` is not Base64.", param="content") from error

@@ -126,7 +126,7 @@ class ContentsHandler(JupyterHandler):
             ending = ".ipynb" if is_notebook else text_field(fields, "ext") or ".txt"
             target = await self._free_path(place, lambda n: f"{folder}{stem}{n or ''}{ending}")
             empty: JSON = {"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
-            content = {"type": "notebook", "content": empty} if is_notebook else {}
+            content = {"type": "notebook", "content": empty} if is_notebook else {"content": ""}
             info = await self._write(place.session, target, content_of(content))
         self._reply_made(file_model(info, place.shown(target), kind_of(target)), 201)
 

@@ -5,9 +5,8 @@ at a message over 1 MiB and loses what came before; of a display it shows ``imag
 ``text/plain``, else nothing. Real front ends (Tornado's client, v1) take 10 MiB and show everything.
 """
 
-import html
+import base64
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -16,6 +15,7 @@ from interpreter.frontends.jupyter.wire import Outgoing
 from interpreter.models import JSON
 from interpreter.outputs.streams import cut_text
 from interpreter.outputs.text import strip_ansi
+from interpreter.toolcalls.readable import best_text, names_only
 
 PNG, PLAIN = "image/png", "text/plain"
 _SMALL_FRAME = 1024**2
@@ -23,7 +23,7 @@ _LARGE_FRAME = 10 * 1024**2
 _ROOM = 64 * 1024  # of a frame, for headers and what is not measured
 _ESCAPED = 6  # bytes that JSON takes for a character at most
 _RASTER = ("image/jpeg", "image/webp", "image/gif", "image/bmp")
-_MARKUP = re.compile(r"<(script|style|head)\b.*?</\1\s*>|<[^>]*>", re.DOTALL | re.IGNORECASE)
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _MAX_PLAIN = 16 * 1024  # bytes of text made from other types
 
 
@@ -142,6 +142,8 @@ def _cut_up(text: str, room: int) -> list[str]:
 async def _fit_bundle(data: Mapping[str, Any], profile: Profile, painter: Painter) -> JSON:
     fitted = dict(data)
     if profile.simple:
+        if PNG in fitted:
+            _check_png(fitted)
         await _add_png(fitted, profile.room, painter)
         _add_plain(fitted)
     if json_size(fitted) <= profile.room:
@@ -189,20 +191,27 @@ async def _add_png(data: JSON, room: int, painter: Painter) -> None:
 
 
 def _add_plain(data: JSON) -> None:
-    """Text beside whatever there is: some clients show nothing without it, others fail."""
+    """Text beside whatever there is, and in place of the name of an object: some clients show nothing else."""
     plain = data.get(PLAIN)
-    if isinstance(plain, str):
+    if isinstance(plain, str) and (PNG in data or not names_only(plain)):
         data[PLAIN] = strip_ansi(plain)
-        return
-    for mime in ("text/markdown", "text/latex", "text/html"):
-        if isinstance(data.get(mime), str):
-            text = data[mime] if mime != "text/html" else _text_of_html(data[mime])
-            data[PLAIN], _ = cut_text(text or f"[{mime}]", _MAX_PLAIN)
-            return
-    names = ", ".join(data)
-    data[PLAIN] = f"[{names}]" if names else ""
+    elif text := best_text(data):
+        data[PLAIN], _ = cut_text(text, _MAX_PLAIN)
+    else:
+        names = ", ".join(data)
+        data[PLAIN] = f"[{names}]" if names else ""
 
 
-def _text_of_html(markup: str) -> str:
-    text = html.unescape(_MARKUP.sub(" ", markup[: 64 * _MAX_PLAIN]))
-    return "\n".join(line for raw in text.splitlines() if (line := " ".join(raw.split())))
+def _check_png(data: JSON) -> None:
+    """Base64 on one line, as clients that read lines need it; none that is no PNG."""
+    encoded = "".join(data[PNG].split()) if isinstance(data[PNG], str) else ""
+    try:
+        is_png = base64.b64decode(encoded, validate=True).startswith(_SIGNATURE)
+    except ValueError:
+        is_png = False
+    if is_png:
+        data[PNG] = encoded
+    else:
+        del data[PNG]
+        if names_only(str(data.get(PLAIN, ""))) or PLAIN not in data:
+            data[PLAIN] = "[image/png that is not valid]"

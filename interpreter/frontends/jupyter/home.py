@@ -4,7 +4,7 @@ A Jupyter server's contents are the files below the home of who runs it, and its
 home. So some clients upload ``workspace/7/data.csv`` and let code look below ``~/workspace/7``.
 """
 
-from interpreter.frontends.jupyter.answers import ask
+from interpreter.frontends.asking import ask
 from interpreter.sessions import Session
 
 _MOVE = "__import__('os').environ.__setitem__('HOME', str(_dh[0]))"

@@ -6,6 +6,7 @@ from typing import Any
 
 from interpreter.frontends.languages import exit_status
 from interpreter.frontends.librechat.object_ids import object_id
+from interpreter.frontends.scripts import ended_as_script
 from interpreter.frontends.texts import texts_of
 from interpreter.models import JSON, FileChange, Run, RunStatus
 
@@ -13,6 +14,7 @@ MAX_FILES = 100  # that the client is told of, and downloads one by one
 
 _STATUS = {RunStatus.TIMEOUT: "TO", RunStatus.KERNEL_DIED: "SG", RunStatus.ERROR: "RE"}
 _OUTPUT_LIMIT = "OL"
+_LEFT_OUT = "Only the first {} files are handed over; {} more stay in the working directory."
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +39,11 @@ def answer(
     ``figures`` are the paths of the pictures that were saved for the client, ``notes`` sentences for
     the model, ``origins`` the uploaded files by path.
     """
-    stdout, stderr = texts_of(run, code, notes)
+    run = ended_as_script(run) if code == "py" else run
     files, deleted, left_out = _files(run, figures, origins or {})
+    if left_out:
+        notes = [*notes, _LEFT_OUT.format(MAX_FILES, left_out)]
+    stdout, stderr = texts_of(run, code, notes)
     failed = exit_status(code, run)
     status = _OUTPUT_LIMIT if run.folded.truncated else _STATUS.get(run.status)
     body = {

@@ -16,6 +16,7 @@ from interpreter.frontends.librechat.jwts import JwtVerifier
 from interpreter.frontends.librechat.requests import read_owner
 from interpreter.frontends.librechat.waiting import Programs
 from interpreter.frontends.storages import Owner, Storages
+from interpreter.frontends.wording import reworded
 
 PREFIX = "/librechat"
 TAG = "LibreChat"
@@ -74,7 +75,7 @@ class LibreChatHandler(BaseHandler):
         return parse_json(self._body.joined())
 
     def show_error(self, error: InterpreterError) -> None:
-        self._shown = error
+        error = self._shown = reworded(error)
         super().show_error(error)
 
     def reply(self, value: Any, status: int = 200) -> None:

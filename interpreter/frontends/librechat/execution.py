@@ -73,7 +73,7 @@ class ExecHandler(LibreChatHandler, RunAnswers):
 
     async def show(self, run: Run, request: ExecRequest, language: Language, prepared: Prepared) -> JSON:
         """The body of the answer for a run."""
-        figures = await save_pictures(self.services, prepared.session, run)
+        figures = [file.path for file in await save_pictures(self.services, prepared.session, run)]
         body = answer(run, language.code, figures=figures, notes=prepared.notes, origins=prepared.origins)
         if request.hint is not None:
             body["runtime_session_id"] = prepared.session.id

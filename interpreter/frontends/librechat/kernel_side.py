@@ -22,6 +22,7 @@ class _ToolCalls:
         shell: Any = get_ipython()
         self._folder = os.path.join(shell.user_ns["_dh"][0], folder)
         self._patience = patience
+        self.head = ""
         self._asked: list[dict[str, Any]] = []
         self._count = self._batches = 0
         self._batch: asyncio.Task[dict[str, Any]] | None = None
@@ -75,7 +76,7 @@ class _ToolCalls:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, "TOOL_CALLS": folder},
+            env={**os.environ, "TOOL_CALLS": folder, "BASH_ENV": _write(folder, "head", self.head)},
             start_new_session=True,
         )
         readers = [

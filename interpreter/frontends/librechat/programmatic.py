@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from interpreter.api.operations import Access, Answer, Operation
 from interpreter.errors import InterpreterError, InvalidRequestError
+from interpreter.frontends.asking import ask
 from interpreter.frontends.librechat import programs
 from interpreter.frontends.librechat.base import JSON_TYPE, TAG
 from interpreter.frontends.librechat.execution import ExecHandler
@@ -56,8 +57,11 @@ class ProgrammaticHandler(ExecHandler):
                 code="stateful_workspace_unsupported",
             )
         folder = f"{_FOLDER}/{new_id()}"
-        cell = programs.program_of(language.code, request.code, tools, folder)
+        preparation = programs.preparation_of(language.code, tools, folder)
+        cell = programs.cell_of_program(language.code, request.code)
         prepared = await self.get_ready(request, language)
+        if not await ask(prepared.session, "True", first=preparation):
+            cell = f"{preparation}{cell}"  # the kernel is at work, or not there yet
         longest = self.settings_.max_execute_timeout
         active = await self.services.runs.submit(
             self.principal, prepared.session, RunRequest(cell, timeout=longest)

@@ -1,6 +1,7 @@
 """Programmatic tool calling: code whose functions are the client's tools. Pure.
 
-The code runs once and waits where it calls a tool; ``kernel_side.py`` stands at the head of its cell.
+The code runs once and waits where it calls a tool. ``kernel_side.py`` is in the kernel before its cell runs, so
+that the record shows the client's code.
 """
 
 import keyword
@@ -43,6 +44,7 @@ _BASH_RESERVED = frozenset(
     }
 )
 _BASH_HEAD = """\
+unset BASH_ENV
 _tool_call() {
     local box input=${2-}
     [ -n "$input" ] || input='{}'
@@ -104,16 +106,28 @@ def read_continuation(body: Mapping[str, Any]) -> Continuation | None:
     return Continuation(token, kept)
 
 
-def program_of(code: str, text: str, tools: Sequence[str], folder: str) -> str:
-    """The cell that runs the client's code; results of tools come to ``folder`` of the workspace."""
+def preparation_of(code: str, tools: Sequence[str], folder: str) -> str:
+    """Code for the kernel that makes the tools the functions of its next cell.
+
+    Results of tools come to ``folder`` of the workspace. InvalidRequestError when two tools have one name.
+    """
     functions = _functions(code, tools)
-    head = resources.files(__package__).joinpath("kernel_side.py").read_text("utf-8")
-    head += f"\n\n_tool_calls = _ToolCalls({folder!r}, {PATIENCE!r})\n"
+    source = resources.files(__package__).joinpath("kernel_side.py").read_text("utf-8")
+    made = (
+        "(lambda space: exec({!r}, space) or space['_ToolCalls']({!r}, {!r}))({{'__name__': 'tool_calls'}})"
+    )
+    lines = ["import asyncio", f"_tool_calls = {made.format(source, folder, PATIENCE)}"]
     if code == "bash":
         stubs = [f'{name}() {{ _tool_call {_quoted(tool)} "$@"; }}\n' for name, tool in functions.items()]
-        return f"{head}await _tool_calls.bash({_literal(_BASH_HEAD + ''.join(stubs) + text)})\n"
-    stubs = [f"{name} = _tool_calls.function({tool!r})\n" for name, tool in functions.items()]
-    return f"{head}{''.join(stubs)}\n{cell_of(code, text, ())}"
+        lines.append(f"_tool_calls.head = {_BASH_HEAD + ''.join(stubs)!r}")
+    else:
+        lines += [f"{name} = _tool_calls.function({tool!r})" for name, tool in functions.items()]
+    return "\n".join(lines) + "\n"
+
+
+def cell_of_program(code: str, text: str) -> str:
+    """The cell that runs the client's code in a prepared kernel."""
+    return f"await _tool_calls.bash({_literal(text)})\n" if code == "bash" else cell_of(code, text, ())
 
 
 def calls_of(event: RunEvent) -> list[JSON]:

@@ -12,9 +12,11 @@ from interpreter.api.runs import check_code
 from interpreter.api.services import Services
 from interpreter.errors import InterpreterError, InvalidRequestError, NotFoundError
 from interpreter.frontends.chats import ChatSessions
+from interpreter.frontends.form_uploads import local_path
 from interpreter.frontends.mcp import protocol, tools
 from interpreter.frontends.mcp.protocol import Message, RpcError
 from interpreter.frontends.mcp.tools import Form
+from interpreter.frontends.wording import reworded
 from interpreter.models import JSON, Principal, RunRequest, is_id
 from interpreter.toolcalls import (
     TOOL_NAME,
@@ -45,6 +47,7 @@ _OF_MODERN = ("ttlMs", "cacheScope")
 _PAGE = 100
 _MAX_NOTICE_BYTES = 16 * 1024
 _CLEANUP = "cleanup_session"
+_TEXT_TOOL = "python"  # what gpt-oss' model calls the tool
 _LOST = "The earlier session has ended: its variables and files are gone. This is a new one."
 
 
@@ -159,11 +162,11 @@ class McpServer:
             else:
                 yield await self._other_tool(name, arguments, call)
         except InterpreterError as error:
-            yield tools.text_result(error.message, is_error=call.form is not Form.TEXT)
+            yield tools.text_result(reworded(error).message, is_error=call.form is not Form.TEXT)
 
     @staticmethod
     def _runs_code(name: str, form: Form) -> bool:
-        return name == ("python" if form is Form.TEXT else TOOL_NAME)
+        return name == (_TEXT_TOOL if form is Form.TEXT else TOOL_NAME)
 
     async def _other_tool(self, name: str, arguments: JSON, call: Call) -> JSON:
         if name == _CLEANUP and call.form is Form.TEXT and call.chat is not None:
@@ -186,7 +189,9 @@ class McpServer:
         tool_call = ToolCall(Dialect.MCP, str(message.id), TOOL_NAME, arguments, 0)
         read = read_call(tool_call)
         if isinstance(read, BadCall):
-            yield tools.text_result(read.message, is_error=call.form is not Form.TEXT)
+            is_text = call.form is Form.TEXT
+            sentence = read.message.replace(TOOL_NAME, _TEXT_TOOL) if is_text else read.message
+            yield tools.text_result(sentence, is_error=not is_text)
             return
         check_code(read.code, self.services.settings.max_code_bytes)
         session, notes, is_unnamed = await self._session_for(asked_id, call)
@@ -200,7 +205,9 @@ class McpServer:
                     number += 1
                     yield protocol.progress(message.progress_token, number, text)
             told = True
-            answer = answer_run(tool_call, await active.wait(), self.services.settings.max_model_text_bytes)
+            answer = answer_run(
+                tool_call, await active.wait(), self.services.settings.max_model_text_bytes, shows_rich=False
+            )
             yield tools.run_result(
                 answer,
                 call.form,
@@ -297,10 +304,10 @@ class McpServer:
         try:
             if place is None or not is_id(place[0]) or call.form is Form.TEXT:
                 raise NotFoundError("There is no such resource.")
-            content, mime_type = await self._content(place[0], place[1], call)
+            content, mime_type = await self._content(place[0], local_path(place[1]), call)
         except InterpreterError as error:
             code = protocol.INVALID_PARAMS if call.modern else protocol.RESOURCE_NOT_FOUND
-            raise RpcError(code, error.message, data={"uri": uri}) from error
+            raise RpcError(code, reworded(error).message, data={"uri": uri}) from error
         found = {"uri": uri, "mimeType": mime_type}
         try:
             if not mime_type.startswith(("image/", "audio/", "video/")):
@@ -316,7 +323,7 @@ class McpServer:
         try:
             if file.info.size > limit:
                 raise InvalidRequestError(
-                    f"The file is over {limit} bytes; read it with GET /v1/sessions/{{id}}/files/{{path}}."
+                    f"The file is over {limit} bytes; read parts of it with {TOOL_NAME}."
                 )
             parts: list[bytes] = []
             size = 0

@@ -8,10 +8,11 @@ from typing import Any
 from interpreter.errors import InvalidRequestError
 from interpreter.events import RunEvent
 from interpreter.frontends.dialect import seconds_of, text_of
+from interpreter.frontends.form_uploads import local_path
 from interpreter.frontends.languages import exit_status
-from interpreter.frontends.texts import texts_of
+from interpreter.frontends.scripts import ended_as_script
+from interpreter.frontends.texts import printed_text, texts_of
 from interpreter.models import JSON, Run, RunStatus
-from interpreter.outputs.text import strip_ansi
 
 MAX_FILES = 100
 DEFAULT_TIMEOUT = 2.0  # seconds, of Onyx's own service
@@ -35,11 +36,12 @@ def read_files(body: Mapping[str, Any]) -> tuple[FileRef, ...]:
     files = body.get("files", [])
     if not isinstance(files, list) or len(files) > MAX_FILES or not all(isinstance(f, dict) for f in files):
         raise InvalidRequestError(f"`files` must be a list of at most {MAX_FILES} files.", param="files")
-    return tuple(FileRef(text_of(file, "path"), text_of(file, "file_id")) for file in files)
+    return tuple(FileRef(local_path(text_of(file, "path")), text_of(file, "file_id")) for file in files)
 
 
 def outcome(run: Run, language: str = "py") -> JSON:
     """What the answers of all routes share, the stream's too."""
+    run = _ended(run, language)
     timed_out = run.status is RunStatus.TIMEOUT
     failed = exit_status(language, run)
     code = failed[0] if failed else int(run.status is not RunStatus.OK)
@@ -52,8 +54,12 @@ def outcome(run: Run, language: str = "py") -> JSON:
 
 def answer(run: Run, language: str = "py") -> JSON:
     """The body of an answer, without files."""
-    stdout, stderr = texts_of(run, language)
+    stdout, stderr = texts_of(_ended(run, language), language)
     return {"stdout": stdout, "stderr": stderr, **outcome(run, language)}
+
+
+def _ended(run: Run, language: str) -> Run:
+    return ended_as_script(run) if language == "py" else run
 
 
 def refusal(sentence: str) -> JSON:
@@ -77,11 +83,13 @@ def printed(event: RunEvent) -> tuple[str, str] | None:
     if output is None or output.get("output_type") != "stream":
         return None
     name = "stderr" if output["name"] == "stderr" else "stdout"
-    return name, strip_ansi(output["text"])
+    text = printed_text(output)
+    return (name, text) if text else None
 
 
 def rest_of(run: Run) -> tuple[str, str]:
     """stdout and stderr without what `printed` gave: values, tracebacks, notices."""
+    run = ended_as_script(run)
     kept = [output for output in run.folded.outputs if output["output_type"] != "stream"]
     return texts_of(replace(run, folded=replace(run.folded, outputs=tuple(kept))), "py")
 

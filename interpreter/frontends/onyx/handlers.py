@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -26,6 +27,7 @@ from interpreter.frontends.onyx import answers
 from interpreter.frontends.onyx.answers import FileRef
 from interpreter.frontends.saved_pictures import save_pictures
 from interpreter.frontends.storages import Owner, Storage, Storages
+from interpreter.frontends.wording import reworded
 from interpreter.models import JSON, Run
 from interpreter.workspace import FileInfo
 
@@ -120,13 +122,13 @@ class ExecuteHandler(OnyxHandler):
     async def submit(self, session: "Session", body: dict[str, Any]) -> "ActiveRun | RecordedRun":
         """Begin the run."""
         timeout = answers.timeout_of(body, answers.DEFAULT_TIMEOUT)
-        return await self.services.runs.submit(
-            self.principal, session, self.request_of(body["code"], timeout)
-        )
+        request = self.request_of(body["code"], timeout)
+        request = replace(request, code=cell_of("py", request.code, ()))
+        return await self.services.runs.submit(self.principal, session, request)
 
     async def keep_files(self, session: "Session", run: Run) -> list[JSON]:
         """What the code made, kept under ids: files, and figures that it only showed."""
-        paths = await save_pictures(self.services, session, run)
+        paths = [file.path for file in await save_pictures(self.services, session, run)]
         paths += [file.path for file in run.files if file.change != "deleted"]
         kept: list[JSON] = []
         for path in paths[: answers.MAX_FILES]:
@@ -138,7 +140,7 @@ class ExecuteHandler(OnyxHandler):
         if error.status in _SHOWN_STATUSES or error.status == 500:
             super().show_error(error)
         else:
-            self.show_refusal(error)
+            self.show_refusal(reworded(error))
 
     def show_refusal(self, error: InterpreterError) -> None:
         """Say why the code was not run."""

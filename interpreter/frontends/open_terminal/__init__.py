@@ -49,6 +49,7 @@ PATHS = (PREFIX, *(PREFIX + path for path, _ in ROUTES))
 def make_routes(toolbox: Toolbox) -> list[URLSpec]:
     """The rules of this front end."""
     routes = [(PREFIX + path, handler) for path, handler in ROUTES]
+    routes.append((f"{PREFIX}/{{path}}", about.UnknownHandler))
     return make_specs(toolbox, routes, terminals=Terminals())
 
 

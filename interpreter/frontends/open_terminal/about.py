@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from interpreter.api.operations import Access
+from interpreter.errors import InterpreterError, NotFoundError
 from interpreter.frontends.open_terminal.base import TerminalHandler, operation
 from interpreter.frontends.open_terminal.document import PREFIX, PROMPT, build_document
 from interpreter.frontends.tool_handlers import ExecuteHandler
@@ -60,6 +61,13 @@ class SkillsHandler(TerminalHandler):
 
     async def do_get(self) -> None:
         self.reply([])
+
+
+class UnknownHandler(TerminalHandler):
+    """Every path below ``/open-terminal`` that is not served."""
+
+    def _no_operation(self) -> InterpreterError:
+        return NotFoundError("There is no such route here.")
 
 
 class PythonHandler(TerminalHandler, ExecuteHandler):

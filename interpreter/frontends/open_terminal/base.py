@@ -10,6 +10,7 @@ from interpreter.errors import InterpreterError, InvalidRequestError, NotFoundEr
 from interpreter.frontends.chats import ChatSessions, check_chat_key
 from interpreter.frontends.dialect import JSON_TYPE, DialectHandler
 from interpreter.frontends.open_terminal.document import HOME
+from interpreter.frontends.tool_handlers import FILES_HINT
 from interpreter.models import JSON
 from interpreter.workspace import FileInfo
 
@@ -62,6 +63,8 @@ def operation(name: str, summary: str, access: Access = Access.RUN, kind: str = 
 
 class TerminalHandler(DialectHandler):
     """The base of this front end's handlers."""
+
+    files_hint = FILES_HINT
 
     def initialize(  # type: ignore[override]
         self, toolbox: Toolbox, route: str, chats: ChatSessions, terminals: Terminals

@@ -10,8 +10,8 @@ from interpreter.events import COMPLETED
 from interpreter.frontends.dialect import text_of
 from interpreter.frontends.languages import cell_of, exit_status
 from interpreter.frontends.open_terminal.base import TerminalHandler, operation
+from interpreter.frontends.texts import printed_text, without_last_word
 from interpreter.models import JSON, Run, RunRequest, RunStatus, parse_run_id
-from interpreter.outputs.text import strip_ansi
 
 _DEFAULT_WAIT = 30.0  # seconds
 _MAX_WAIT = 300.0  # seconds
@@ -46,6 +46,7 @@ class ProcessHandler(TerminalHandler):
         """Answer with what a command has printed after the event ``offset``, and how it stands."""
         output, seen = await self._collect(run.id, wait, offset)
         run = await self.services.runs.get(self.principal, run.id)
+        output = _without_last_word(output, run)
         tail = int(self.number("tail", 0, 10_000))
         self.reply(
             {
@@ -160,6 +161,15 @@ def _script(command: str, folder: str, env: Any) -> str:
     return "\n".join((*lines, command))
 
 
+def _without_last_word(output: list[JSON], run: Run) -> list[JSON]:
+    """Without what IPython adds to the stdout of a command that was stopped."""
+    shown = [
+        {**piece, "data": without_last_word(piece["data"], run)} if piece["type"] == "stdout" else piece
+        for piece in output
+    ]
+    return [piece for piece in shown if piece["data"]]
+
+
 def _pieces(kind: str, data: JSON) -> list[JSON]:
     """The pieces of output that an event brings; the last event, what the service says of the run."""
     if kind == COMPLETED:
@@ -172,4 +182,5 @@ def _pieces(kind: str, data: JSON) -> list[JSON]:
     if output is None or output.get("output_type") != "stream":
         return []
     name = "stderr" if output["name"] == "stderr" else "stdout"
-    return [{"type": name, "data": strip_ansi(output["text"])}]
+    text = printed_text(output)
+    return [{"type": name, "data": text}] if text else []

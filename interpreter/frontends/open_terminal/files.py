@@ -10,6 +10,7 @@ from interpreter.frontends.dialect import copy_file, text_of
 from interpreter.frontends.form_uploads import FormUploadHandler
 from interpreter.frontends.languages import cell_of
 from interpreter.frontends.open_terminal.base import FOLDER_MARK, TerminalHandler, operation
+from interpreter.frontends.open_terminal.document import HOME
 from interpreter.frontends.open_terminal.search import read_matches, search_script
 from interpreter.models import JSON
 from interpreter.workspace import FileInfo
@@ -198,6 +199,8 @@ class DeleteHandler(TerminalHandler):
 
     async def do_delete(self) -> None:
         place, session = self.place(self.query("path")), await self.session()
+        if not place:
+            raise InvalidRequestError(f"{HOME} itself can't be deleted; name what is in it.", param="path")
         is_folder = not await self.is_file(session, place)
         if is_folder:
             await _clear(self, session, place)

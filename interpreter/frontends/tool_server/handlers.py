@@ -7,6 +7,7 @@ from typing import ClassVar
 from interpreter.api.operations import Answer, Operation
 from interpreter.errors import InvalidRequestError
 from interpreter.frontends.dialect import JSON_TYPE, DialectHandler
+from interpreter.frontends.form_uploads import local_path
 from interpreter.frontends.tool_handlers import (
     PICTURE_TYPES,
     TAG,
@@ -44,7 +45,7 @@ class ReadFileHandler(ToolHandler):
     async def do_post(self) -> None:
         arguments = self.arguments()
         session = self.known_session(arguments)
-        info, content = await self.load(session, arguments["path"], self.settings_.max_mime_bytes)
+        info, content = await self.load(session, local_path(arguments["path"]), self.settings_.max_mime_bytes)
         if info.mime_type in PICTURE_TYPES:
             self.set_header("Content-Type", info.mime_type)
             self.finish(content)
@@ -69,7 +70,7 @@ class WriteFileHandler(ToolHandler):
         arguments = self.arguments()
         content = _content(arguments["content"], arguments.get("encoding", "utf-8"))
         session, notes = await self.session_of(arguments)
-        info = await self.save(session, arguments["path"], content)
+        info = await self.save(session, local_path(arguments["path"]), content)
         self.reply(
             {"session_id": session.info.id, **describe_file(info), **({"notes": notes} if notes else {})}
         )
@@ -84,8 +85,9 @@ class DeleteFileHandler(ToolHandler):
     async def do_post(self) -> None:
         arguments = self.arguments()
         session = self.known_session(arguments)
-        await self.files_of(session).delete(arguments["path"])
-        self.reply({"session_id": session.info.id, "path": arguments["path"]})
+        path = local_path(arguments["path"])
+        await self.files_of(session).delete(path)
+        self.reply({"session_id": session.info.id, "path": path})
 
 
 class RestartHandler(ToolHandler):

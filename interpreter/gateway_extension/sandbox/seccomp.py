@@ -57,6 +57,7 @@ MODE_ARGUMENTS = {
     "mknod": 1,
     "mknodat": 2,
 }
+TEMPORARY_FILE = os.O_TMPFILE & ~os.O_DIRECTORY  # a file without a name, which may get one later
 OPEN_ARGUMENTS = {"open": (1, 2), "openat": (2, 3)}  # flags, mode
 TERMINAL_INJECTION = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
 
@@ -107,11 +108,12 @@ def _argument_rules(rules: Any, library: Any) -> None:
         for name, position in MODE_ARGUMENTS.items():
             _deny(rules, library, eperm, name, library.Arg(position, library.MASKED_EQ, bit, bit))
         for name, (flags, mode) in OPEN_ARGUMENTS.items():
-            _deny(
-                rules, library, eperm, name,
-                library.Arg(flags, library.MASKED_EQ, os.O_CREAT, os.O_CREAT),
-                library.Arg(mode, library.MASKED_EQ, bit, bit),
-            )  # fmt: skip
+            for makes in (os.O_CREAT, TEMPORARY_FILE):
+                _deny(
+                    rules, library, eperm, name,
+                    library.Arg(flags, library.MASKED_EQ, makes, makes),
+                    library.Arg(mode, library.MASKED_EQ, bit, bit),
+                )  # fmt: skip
     for request in TERMINAL_INJECTION:
         _deny(rules, library, eperm, "ioctl", library.Arg(1, library.MASKED_EQ, 0xFFFFFFFF, request))
 

@@ -1,0 +1,316 @@
+"""Between a kernel's sockets and ZeroMQ's in the gateway: what a kernel sends is bounded before it is in memory.
+
+ZeroMQ has a limit for one part of a message and one for the number of messages that wait, but none for their
+bytes: a kernel that sends the same pages again and again would fill the gateway's memory. So the gateway's
+sockets connect to a `Gate`, which connects to the kernel and passes bytes on as they come. It reads of them what
+ZMTP says of sizes, leaves out what is too large while it passes, and does not read on while much waits.
+
+Source of the protocol: https://rfc.zeromq.org/spec/23/ (ZMTP 3.0).
+"""
+
+import asyncio
+import errno
+import os
+import secrets
+import socket
+import struct
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import zmq
+from zmq.eventloop.zmqstream import ZMQStream
+
+from interpreter.gateway_extension.framing import Framing, ProtocolError, cost
+
+CHUNK = 128 * 1024
+COSTLY = 0.02
+"""Seconds of the loop's processor time from which on a message is costly: others shall have theirs first."""
+PEACE = 8
+"""A message that took t seconds is followed by ``PEACE * t`` seconds in which it counts as waiting."""
+MAX_PEACE = 5.0
+_PEER = struct.Struct("3i")
+
+
+@dataclass(frozen=True)
+class Share:
+    """Bytes. What a socket of the gateway may hold of what a kernel sent: about the sum of both."""
+
+    max_message_bytes: int
+    max_waiting_bytes: int
+
+
+class Gate:
+    """Listens for one ZeroMQ socket of this process, which connects to ``url``, and connects it to a kernel.
+
+    ``find_url`` says where the kernel listens; None: nowhere any more. Call from the event loop's thread; `took` says that a message
+    arrived. Ends with `close`.
+    """
+
+    def __init__(self, find_url: Callable[[], str | None], share: Share) -> None:
+        self._find_url = find_url
+        self._share = share
+        self._loop = asyncio.get_running_loop()
+        self._waiting = 0
+        self._held = False
+        self._timers: list[asyncio.TimerHandle] = []
+        self._link: _Link | None = None
+        # In no file system, so that its name is never too long and nothing has to be removed.
+        name = f"interpreter-{os.getpid()}-{secrets.token_hex(8)}"
+        self.url = f"ipc://@{name}"
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self._listener.bind(f"\0{name}")
+        self._listener.listen(8)
+        self._loop.add_reader(self._listener, self._accept)
+
+    def took(self, parts: Sequence[bytes], seconds: float = 0.0) -> None:
+        """A message is out of ZeroMQ's memory; dealing with it took so many seconds."""
+        size = cost(map(len, parts))
+        if seconds > COSTLY and not self._loop.is_closed():
+            now = self._loop.time()
+            self._timers = [timer for timer in self._timers if timer.when() > now]
+            self._timers.append(self._loop.call_later(min(PEACE * seconds, MAX_PEACE), self._release, size))
+        else:
+            self._release(size)
+
+    def close(self) -> None:
+        """Closes all its sockets; further calls do nothing."""
+        if self._listener.fileno() < 0:
+            return
+        for timer in self._timers:
+            timer.cancel()
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self._listener)
+        self._listener.close()
+        self._unlink()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the kernel may send more now."""
+        return not self._held and self._waiting < self._share.max_waiting_bytes
+
+    def hold(self, held: bool) -> None:
+        """While held nothing more is read of the kernel, which then has to wait."""
+        self._held = held
+        self._release(0)
+
+    def _release(self, size: int) -> None:
+        self._waiting = max(0, self._waiting - size)
+        if self._link is not None and self.is_open:
+            self._link.go_on()
+
+    def _passed(self, size: int) -> None:
+        self._waiting += size
+
+    def _unlink(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+
+    def _accept(self) -> None:
+        try:
+            near, _ = self._listener.accept()
+        except OSError:  # who wanted to connect is gone, or no descriptor is free
+            return
+        near.setblocking(False)
+        pid, _, _ = _PEER.unpack(near.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+        url = self._find_url() if pid == os.getpid() else None
+        far = None if url is None else _connected(url)
+        if far is None:
+            near.close()  # ZeroMQ tries again
+            return
+        self._unlink()
+        framing = Framing(self._share.max_message_bytes, self._passed)
+        self._link = _Link(near, far, framing, lambda: self.is_open)
+
+
+class _Link:
+    """Two connections, of which each gets what comes over the other one."""
+
+    def __init__(
+        self, near: socket.socket, far: socket.socket, framing: Framing, is_open: Callable[[], bool]
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self._sockets = near, far
+        self._ways = (
+            _Way((loop, near, far), lambda data: data, lambda: True, self.close),
+            _Way((loop, far, near), framing.passed, is_open, self.close),
+        )
+
+    def go_on(self) -> None:
+        self._ways[1].go_on()
+
+    def close(self) -> None:
+        """Closes both; further calls do nothing."""
+        if self._sockets[0].fileno() < 0:
+            return
+        for way in self._ways:
+            way.stop()
+        for one in self._sockets:
+            one.close()
+
+
+class _Way:
+    """From one connection to the other: nothing is read before all that was read is written."""
+
+    def __init__(
+        self,
+        place: tuple[asyncio.AbstractEventLoop, socket.socket, socket.socket],
+        rule: Callable[[bytes], bytes],
+        is_open: Callable[[], bool],
+        end: Callable[[], None],
+    ) -> None:
+        self._loop, self._source, self._sink = place
+        self._rule = rule
+        self._is_open = is_open
+        self._end = end
+        self._rest = memoryview(b"")
+        self._rests: asyncio.TimerHandle | None = None
+        self._reads = self._writes = False
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Reads on if it may."""
+        if not self._reads and not self._rest and self._may_read():
+            self._loop.add_reader(self._source, self._read)
+            self._reads = True
+
+    def _may_read(self) -> bool:
+        return self._rests is None and self._is_open()
+
+    def stop(self) -> None:
+        if self._rests is not None:
+            self._rests.cancel()
+        if not self._loop.is_closed():
+            self._stop_reading()
+            self._stop_writing()
+        self._is_open = lambda: False
+
+    def _stop_reading(self) -> None:
+        if self._reads:
+            self._loop.remove_reader(self._source)
+            self._reads = False
+
+    def _stop_writing(self) -> None:
+        if self._writes:
+            self._loop.remove_writer(self._sink)
+            self._writes = False
+
+    def _read(self) -> None:
+        if not self._may_read():
+            self._stop_reading()
+            return
+        try:
+            data = self._source.recv(CHUNK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        start = time.thread_time()
+        try:
+            passed = self._rule(data)
+        except ProtocolError:
+            data = b""
+        if not data:
+            self._end()
+            return
+        seconds = time.thread_time() - start
+        if seconds > COSTLY:  # nothing but frames
+            self._rests = self._loop.call_later(min(PEACE * seconds, MAX_PEACE), self._rested)
+        self._rest = memoryview(passed)
+        self._write()
+
+    def _rested(self) -> None:
+        self._rests = None
+        self.go_on()
+
+    def _write(self) -> None:
+        try:
+            sent = self._sink.send(self._rest) if self._rest else 0
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError:
+            self._end()
+            return
+        self._rest = self._rest[sent:]
+        if self._rest:
+            self._stop_reading()
+            if not self._writes:
+                self._loop.add_writer(self._sink, self._write)
+                self._writes = True
+            return
+        self._stop_writing()
+        if self._may_read():
+            self.go_on()
+        else:
+            self._stop_reading()
+
+
+def _connected(url: str) -> socket.socket | None:
+    """A connection to a kernel's socket that is there or on its way; None if there is no such socket."""
+    transport, _, place = url.partition("://")
+    address: Any = place
+    kind = socket.AF_UNIX
+    if transport == "tcp":
+        host, _, port = place.rpartition(":")
+        address = (host.strip("[]"), int(port))
+        kind = socket.AF_INET6 if ":" in host else socket.AF_INET
+    connection = socket.socket(kind, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    if transport == "tcp":
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    try:
+        number = connection.connect_ex(address)
+    except OSError:  # a path that is too long, a name that can't be resolved
+        number = errno.EINVAL
+    if number in (0, errno.EINPROGRESS):
+        return connection
+    connection.close()
+    return None
+
+
+_gates: "weakref.WeakKeyDictionary[zmq.Socket[Any], Gate]" = weakref.WeakKeyDictionary()
+
+
+def connect_through_gate(
+    connecting: "zmq.Socket[Any]", find_url: Callable[[], str | None], share: Share
+) -> None:
+    """Connects a ZeroMQ socket to a kernel, through a `Gate` that lives as long as the socket."""
+    gate = Gate(find_url, share)
+    _gates[connecting] = gate
+    weakref.finalize(connecting, gate.close).atexit = False
+    connecting.connect(gate.url)
+
+
+def gate_of(connected: "zmq.Socket[Any]") -> Gate | None:
+    """The gate of a socket that is connected through one."""
+    return _gates.get(connected)
+
+
+class GatedStream(ZMQStream):
+    """A stream that tells its socket's gate what it took."""
+
+    def __init__(self, socket: "zmq.Socket[Any]", io_loop: Any = None) -> None:
+        super().__init__(socket, io_loop)
+        self._gate = gate_of(socket)
+
+    def _run_callback(self, callback: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        if self._gate is None or callback is not self._recv_callback:
+            super()._run_callback(callback, *args, **kwargs)
+            return
+        start = time.thread_time()
+        try:
+            super()._run_callback(callback, *args, **kwargs)
+        finally:
+            self._gate.took(args[0], time.thread_time() - start)
+
+    def hold(self, held: bool) -> None:
+        """As `Gate.hold`."""
+        if self._gate is not None:
+            self._gate.hold(held)
+
+    def close(self, linger: int | None = None) -> None:
+        super().close(linger)
+        if self._gate is not None:
+            self._gate.close()

@@ -1,0 +1,150 @@
+"""Between a kernel and the gateway's ZeroMQ: what passes, how much of it waits, and what an end closes."""
+
+import asyncio
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import zmq
+import zmq.asyncio
+
+from interpreter.gateway_extension.framing import left_out
+from interpreter.gateway_extension.gate import Gate, Share, connect_through_gate, gate_of
+
+MIB = 1024**2
+
+
+class Pair:
+    """A kernel's socket and the gateway's, with a gate between them."""
+
+    def __init__(self, folder: Path, share: Share) -> None:
+        self.context = zmq.asyncio.Context()
+        self.url = f"ipc://{folder}/k"
+        self.kernel = self.context.socket(zmq.DEALER)
+        self.kernel.setsockopt(zmq.SNDHWM, 1)
+        self.kernel.bind(self.url)
+        self.gateway = self.context.socket(zmq.DEALER)
+        self.gateway.setsockopt(zmq.RCVHWM, 0)
+        connect_through_gate(self.gateway, lambda: self.url, share)
+
+    @property
+    def gate(self) -> Gate:
+        gate = gate_of(self.gateway)
+        assert gate is not None
+        return gate
+
+
+@pytest.fixture
+async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
+    made = Pair(tmp_path, Share(2 * MIB, MIB))
+    yield made
+    made.gate.close()
+    made.context.destroy(linger=0)
+
+
+async def test_messages_pass_both_ways(pair: Pair) -> None:
+    await pair.gateway.send_multipart([b"a", b"", b"b" * 100_000])
+    assert await pair.kernel.recv_multipart() == [b"a", b"", b"b" * 100_000]
+    await pair.kernel.send_multipart([b"", b"c" * MIB])
+    assert await pair.gateway.recv_multipart() == [b"", b"c" * MIB]
+
+
+async def test_kernels_with_tcp_ports_have_gates_too() -> None:
+    context = zmq.asyncio.Context()
+    kernel, gateway = context.socket(zmq.DEALER), context.socket(zmq.DEALER)
+    kernel.bind("tcp://127.0.0.1:*")
+    url = kernel.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
+    connect_through_gate(gateway, lambda: url, Share(MIB, MIB))
+    await gateway.send(b"x" * 500_000)
+    assert await kernel.recv() == b"x" * 500_000
+    await kernel.send(b"there")
+    assert await gateway.recv() == b"there"
+    gate = gate_of(gateway)
+    assert gate is not None
+    gate.close()
+    context.destroy(linger=0)
+
+
+async def test_a_message_of_many_large_parts_arrives_small(pair: Pair) -> None:
+    """The same pages again and again, which cost the sender nothing."""
+    large = b"x" * 8 * MIB
+    await pair.kernel.send_multipart([b"head", *[large] * 20], copy=False)
+    await pair.kernel.send_multipart([b"next"])
+    parts = await pair.gateway.recv_multipart()
+    assert parts[0] == b"head"
+    assert left_out(parts[1]) == len(large)
+    assert sum(map(len, parts)) < 2 * MIB
+    assert await pair.gateway.recv_multipart() == [b"next"]
+
+
+async def test_a_kernel_waits_until_what_it_sent_was_taken(pair: Pair) -> None:
+    sending = asyncio.create_task(_send(pair, 50))
+    received = []
+    while pair.gate.is_open:
+        received.append(await pair.gateway.recv_multipart())
+    assert len(received) <= 2
+    assert not sending.done()
+    for parts in received:
+        pair.gate.took(parts)
+    for _ in range(50 - len(received)):
+        pair.gate.took(await pair.gateway.recv_multipart())
+    await sending
+    assert pair.gate.is_open
+
+
+async def _send(pair: Pair, count: int) -> None:
+    for _ in range(count):
+        await pair.kernel.send(b"y" * MIB, copy=False)
+
+
+async def test_while_a_gate_is_held_nothing_passes(pair: Pair) -> None:
+    await pair.kernel.send(b"first")
+    assert await pair.gateway.recv() == b"first"
+    pair.gate.hold(True)
+    assert not pair.gate.is_open
+    await pair.kernel.send(b"second")
+    assert not await pair.gateway.poll(50)
+    pair.gate.hold(False)
+    assert await pair.gateway.recv() == b"second"
+
+
+async def test_a_costly_message_counts_as_waiting_for_a_while(pair: Pair) -> None:
+    await pair.kernel.send(b"z" * MIB)
+    parts = await pair.gateway.recv_multipart()
+    pair.gate.took(parts, seconds=60)
+    assert not pair.gate.is_open
+
+
+async def test_who_is_not_this_process_gets_nothing(pair: Pair) -> None:
+    code = """
+import socket, sys
+s = socket.socket(socket.AF_UNIX)
+s.connect(chr(0) + sys.argv[1])
+print(s.recv(100))
+"""
+    name = pair.gate.url.removeprefix("ipc://@")
+    other = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, name, stdout=asyncio.subprocess.PIPE
+    )
+    told, _ = await other.communicate()
+    assert told.strip() == b"b''"
+
+
+async def test_a_kernel_that_starts_anew_is_connected_again(pair: Pair) -> None:
+    pair.kernel.close(linger=0)
+    pair.kernel = pair.context.socket(zmq.DEALER)
+    pair.kernel.bind(pair.url)
+    await pair.kernel.send(b"here again")
+    assert await pair.gateway.recv() == b"here again"
+
+
+async def test_the_end_of_a_socket_is_the_end_of_its_gate(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, Share(MIB, MIB))
+    gate = pair.gate
+    gate.close()
+    gate.close()
+    with socket.socket(socket.AF_UNIX) as late, pytest.raises(ConnectionRefusedError):
+        late.connect("\0" + gate.url.removeprefix("ipc://@"))
+    pair.context.destroy(linger=0)
