@@ -9,6 +9,7 @@ Source of the protocol: https://rfc.zeromq.org/spec/23/ (ZMTP 3.0).
 """
 
 import asyncio
+import contextlib
 import errno
 import os
 import secrets
@@ -281,6 +282,21 @@ def connect_through_gate(
     _gates[connecting] = gate
     weakref.finalize(connecting, gate.close).atexit = False
     connecting.connect(gate.url)
+
+
+def connect_again(connected: "zmq.Socket[Any]") -> None:
+    """Hangs up and connects anew, where ZeroMQ would wait or has given up.
+
+    What the socket still had to send is dropped. Else ZeroMQ would go on connecting to deliver it, beside the new
+    connection, and the two would drive each other away from the gate.
+    """
+    endpoint = str(connected.get_string(zmq.LAST_ENDPOINT)).rstrip("\0")
+    linger = connected.linger
+    connected.linger = 0
+    with contextlib.suppress(zmq.ZMQError):  # that connection is over already
+        connected.disconnect(endpoint)
+    connected.linger = linger
+    connected.connect(endpoint)
 
 
 def gate_of(connected: "zmq.Socket[Any]") -> Gate | None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import weakref
+from collections import OrderedDict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,13 @@ from interpreter.gateway_extension.bounding import Backlog, Bounds, Parts
 from interpreter.gateway_extension.buffering import ReplayBuffer
 from interpreter.gateway_extension.connection import connections_of
 from interpreter.gateway_extension.environment import kernel_environment
-from interpreter.gateway_extension.gate import GatedStream, Share, connect_through_gate, gate_of
+from interpreter.gateway_extension.gate import (
+    GatedStream,
+    Share,
+    connect_again,
+    connect_through_gate,
+    gate_of,
+)
 from interpreter.gateway_extension.leftovers import kill_leftovers
 
 RECONNECT_INTERVAL_MS = 10
@@ -53,6 +60,8 @@ SHARES = {
 than it has: the same pages again and again."""
 LINGER_MS = 1000  # of sockets that are closed, as upstream's
 SANDBOX_PROVISIONER = "bubblewrap-provisioner"
+MAX_DEATHS = 1000
+"""Kernels that died by themselves of which is still told why."""
 IOPUB_QUEUE = 100
 """Messages that wait in the gateway for a kernel that does not drop (see the kernels' extension)."""
 
@@ -222,6 +231,7 @@ class AllKernelsManager(SeedingMappingKernelManager):  # type: ignore[misc]
         super().__init__(**kwargs)
         self._starting: set[str] = set()
         self._burials: set[asyncio.Task[None]] = set()
+        self._deaths: OrderedDict[str, dict[str, Any]] = OrderedDict()
 
     def _kernel_manager_class_default(self) -> str:
         return f"{__name__}.{OneKernelManager.__name__}"
@@ -249,6 +259,10 @@ class AllKernelsManager(SeedingMappingKernelManager):  # type: ignore[misc]
             self._pending_kernels.pop(kernel_id, None)
         return started
 
+    def find_death(self, kernel_id: str) -> dict[str, Any] | None:
+        """How a kernel that is here no more ended by itself, as `OneKernelManager.death`."""
+        return self._deaths.get(kernel_id)
+
     async def shutdown_kernel(self, kernel_id: str, now: bool = False, restart: bool = False) -> None:
         """Ends a kernel and closes its websockets."""
         connections = connections_of(kernel_id)
@@ -267,7 +281,7 @@ class AllKernelsManager(SeedingMappingKernelManager):  # type: ignore[misc]
         await super().restart_kernel(kernel_id, now=now)
         for connection in connections_of(kernel_id):
             for stream in connection.channels.values():
-                _connect_again(stream.socket)
+                connect_again(stream.socket)
 
     async def end_all(self) -> None:
         """Ends all kernels at once, and waits for the clean-up of those that died before."""
@@ -335,6 +349,9 @@ class AllKernelsManager(SeedingMappingKernelManager):  # type: ignore[misc]
         kernel = self._kernels.get(kernel_id)
         if kernel is None:
             return
+        self._deaths[kernel_id] = kernel.death()
+        while len(self._deaths) > MAX_DEATHS:
+            self._deaths.popitem(last=False)
         self.stop_watching_activity(kernel_id)
         self.stop_buffering(kernel_id)
         super()._handle_kernel_died(kernel_id)
@@ -356,13 +373,6 @@ async def _bury(kernel: OneKernelManager) -> None:
 
 def _url_of(kernel: OneKernelManager | None, channel: str) -> str | None:
     return None if kernel is None else str(kernel._make_url(channel))
-
-
-def _connect_again(socket: zmq.Socket[Any]) -> None:
-    endpoint = str(socket.get_string(zmq.LAST_ENDPOINT)).rstrip("\0")
-    with contextlib.suppress(zmq.ZMQError):  # that connection is over already
-        socket.disconnect(endpoint)
-    socket.connect(endpoint)
 
 
 def _signal_name(number: int) -> str:

@@ -3,9 +3,9 @@
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+from interpreter.kernels.deaths import KernelDeath
 from interpreter.kernels.gaps import MessageCount
 from interpreter.messages import Message
 
@@ -17,15 +17,6 @@ SILENCE = 2.0  # seconds without a word after which the gateway is asked whether
 # At a reconnect a stock gateway asks the kernel up to two times, on shell and on control, and does not
 # always pass on the busy, reply and idle of these. A smaller gap is no sign that output was lost.
 GATEWAY_QUESTIONS = 12
-
-
-@dataclass(frozen=True, slots=True)
-class KernelDeath:
-    """Why a kernel is gone, as far as it can be known."""
-
-    sentence: str
-    exit_code: int | None = None
-    signal: str | None = None
 
 
 class KernelDiedError(Exception):
@@ -41,6 +32,8 @@ class Answerer(Protocol):
 
     @property
     def counts_all(self) -> bool: ...
+    @property
+    def speaks_after_idle(self) -> bool: ...
     def is_origin(self, message: Message) -> bool: ...
     def raise_if_dead(self) -> None: ...
     async def resync(self) -> None: ...
@@ -103,6 +96,14 @@ class Execution:
             self._kernel.raise_if_dead()
             await self._kernel.resync()
             self.finish_incomplete()
+        elif self._kernel.speaks_after_idle and not self.incomplete:
+            await self._hear_out()
+
+    async def _hear_out(self) -> None:
+        """The run is over, whatever happens to the kernel meanwhile."""
+        with contextlib.suppress(KernelDiedError, TimeoutError):
+            async with asyncio.timeout(COMPLETION_GRACE):
+                await self._kernel.resync()
 
     @property
     def lost_messages(self) -> bool:

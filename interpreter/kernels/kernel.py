@@ -12,7 +12,8 @@ from typing import Any
 
 from interpreter.errors import GatewayError, KernelStartTimeoutError, UnavailableError
 from interpreter.kernels.channels import KernelChannels
-from interpreter.kernels.execution import Execution, KernelDeath, KernelDiedError, Listener, Probe
+from interpreter.kernels.deaths import KernelDeath, death_told, start_failure
+from interpreter.kernels.execution import Execution, KernelDiedError, Listener, Probe
 from interpreter.kernels.gaps import origin_of
 from interpreter.kernels.gateway import Gateway
 from interpreter.messages import Message, execute_request, kernel_info_request, new_msg_id, silent_request
@@ -24,6 +25,7 @@ CHECK_EVERY = 10  # of these requests: then the gateway is asked whether the ker
 CHECK_TIMEOUT = 5.0  # seconds for the gateway to say so
 KEPT_LISTENERS = 32  # runs of the past whose late output still finds them
 KEPT_BYTES = 16 * 1024**2  # that they said: beyond, the oldest go; the newest stays, however much it said
+SPEAK_AFTER_IDLE = frozenset({"Deno kernel"})  # `implementation` of kernels whose idle may overtake output
 
 
 class Kernel:
@@ -36,6 +38,7 @@ class Kernel:
         self._gateway = gateway
         self._restarting = False
         self._origin: str | None = None
+        self._implementation: object = None
         self._probes: dict[str, Probe] = {}
         self._replies: dict[str, asyncio.Future[Message]] = {}
         self._executions: OrderedDict[str, Execution] = OrderedDict()
@@ -97,9 +100,7 @@ class Kernel:
             raise _start_timeout(of or timeout) from error
         except KernelDiedError as error:
             gateway.discard_later(kernel.shutdown(), owner)
-            raise GatewayError(
-                f"The kernel ended while it started. {error.death.sentence}", code="kernel_not_up"
-            ) from error
+            raise GatewayError(start_failure(error.death), code="kernel_not_up") from error
         except BaseException:
             gateway.discard_later(kernel.shutdown(), owner)
             raise
@@ -203,10 +204,8 @@ class Kernel:
         """Ask the gateway whether the kernel is still there, as it may have gone without a word."""
         with contextlib.suppress(GatewayError, TimeoutError):
             async with asyncio.timeout(CHECK_TIMEOUT):
-                if not await self._gateway.has_kernel(self.id):
-                    self._gone(
-                        "The kernel died, or somebody ended it: the gateway does not know it any more."
-                    )
+                if (death := await self._gateway.find_end(self.id)) is not None:
+                    self._mark_dead(death)
 
     async def restart(self) -> None:
         """Restart the kernel process and wait until it answers; bounded by the caller.
@@ -253,6 +252,11 @@ class Kernel:
         """Whether each message that is missing counts as lost: the gateway is known to lose some."""
         return not self._gateway.target.keeps_messages
 
+    @property
+    def speaks_after_idle(self) -> bool:
+        """Whether the end of a run's output may come after its idle, but before the answer to what is asked next."""
+        return self._implementation in SPEAK_AFTER_IDLE
+
     def is_origin(self, message: Message) -> bool:
         """Whether the message comes from the kernel's own process, as far as its id tells."""
         origin = origin_of(message)
@@ -263,7 +267,7 @@ class Kernel:
             self._current.count.see(message)
         if message.channel == "iopub" and message.execution_state in ("dead", "restarting"):
             if not message.parent_id and not self._restarting:
-                self._mark_dead(_death_of(message))
+                self._mark_dead(death_told(message.content.get("interpreter")))
             return
         if message.msg_type == "execute_reply" and (future := self._replies.get(message.parent_id)):
             if not future.done():
@@ -271,6 +275,8 @@ class Kernel:
             return
         probe = self._probes.get(message.parent_id)
         if probe is not None:
+            if message.msg_type == "kernel_info_reply":
+                self._implementation = message.content.get("implementation")
             if probe.receive(message):
                 self._origin = self._origin or origin_of(message)
             return
@@ -315,21 +321,3 @@ def _start_timeout(timeout: float) -> KernelStartTimeoutError:
     return KernelStartTimeoutError(
         f"The kernel did not answer within kernel_start_timeout ({timeout:g} seconds)."
     )
-
-
-def _death_of(message: Message) -> KernelDeath:
-    """What the gateway says of a death; our own extension adds the cause."""
-    cause = message.content.get("interpreter")
-    cause = cause if isinstance(cause, dict) else {}
-    exit_code, signal, reason = (cause.get(key) for key in ("exit_code", "signal", "reason"))
-    exit_code = exit_code if isinstance(exit_code, int) else None
-    signal = signal if isinstance(signal, str) else None
-    if isinstance(reason, str) and reason:
-        sentence = f"The kernel died: {reason}."
-    elif signal:
-        sentence = f"The kernel died: it was ended by {signal}."
-    elif exit_code is not None:
-        sentence = f"The kernel died: its process ended with exit code {exit_code}."
-    else:
-        sentence = "The kernel died."
-    return KernelDeath(sentence, exit_code, signal)

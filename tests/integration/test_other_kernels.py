@@ -1,5 +1,6 @@
 """Kernels beside Python, and the fonts of figures; all in the sandbox."""
 
+import json
 from collections.abc import Callable, Iterator
 
 import httpx
@@ -79,7 +80,7 @@ class TestDeno:
         ended = run(code, timeout=1)
         assert (ended["status"], ended["stdout"], ended["kernel_restarted"]) == ("timeout", "begun\n", True)
         after = run("1 + 1")
-        assert after["result"] == "2", after
+        assert after["result"] == "2", json.dumps(after)
 
 
 TITLE = "日本語 中文简体繁體 한국어 😀🎉🚀❤️👍🏽🇯🇵✅⚠️"

@@ -37,6 +37,9 @@ class Manner(StrEnum):
     SWALLOWS_INTERRUPT = "swallows-interrupt"  # stops, but the reply says ok
     NEEDS_NUDGE = "needs-nudge"  # as a top-level await: a shell request must follow the interrupt
     FLOODS = "floods"  # prints until interrupted
+    IDLE_OVERTAKES = (
+        "idle-overtakes"  # as Deno: late text is the end of the output; here the next request frees it
+    )
     LATE_OUTPUT = "late-output"  # each run also says "late" after idle and "later" during the next run
     FOREIGN_PARENT = "foreign-parent"
     DROPS_SOCKET = "drops-socket"  # cut before the reply; the same session_id gets the rest replayed
@@ -136,6 +139,7 @@ class ScriptedKernel:
         self.execution_count = 0
         self.variables: dict[str, str] = {}
         self.later: list[tuple[JSON, str]] = []  # parent and text of what is printed during the next run
+        self.overtaken: list[tuple[JSON, str]] = []
         self.held: list[JSON] | None = None  # iopub messages that wait for the reply
         self.interrupted = asyncio.Event()
         self.aborting = 0  # how many requests to abort: those queued behind an error
@@ -295,6 +299,9 @@ class ScriptedKernel:
         self._queued_runs -= kind == "execute_request"
         if self.manner is Manner.MUTE:
             return
+        overtaken, self.overtaken = self.overtaken, []
+        for parent, text in overtaken:
+            await self.send("iopub", "stream", {"name": "stdout", "text": text}, parent)
         if kind == "execute_request":
             await self._play(self, request)
         elif kind == "kernel_info_request":
@@ -302,7 +309,8 @@ class ScriptedKernel:
 
     async def _answer_info(self, channel: str, header: JSON) -> None:
         language = {"name": "python", "version": "3", "mimetype": "text/x-python", "file_extension": ".py"}
-        info = {"status": "ok", "protocol_version": "5.4", "implementation": "scripted", "banner": ""}
+        name = "Deno kernel" if self.manner is Manner.IDLE_OVERTAKES else "scripted"
+        info = {"status": "ok", "protocol_version": "5.4", "implementation": name, "banner": ""}
         await self.send("iopub", "status", {"execution_state": "busy"}, header)
         await self.send(channel, "kernel_info_reply", info | {"language_info": language}, header)
         await self.send("iopub", "status", {"execution_state": "idle"}, header)

@@ -85,7 +85,10 @@ class Script:
         reply = await self._run()
         await self._complete(manner, reply)
         for text in self.late:
-            await self._stream("stdout", text + "\n")
+            if manner is Manner.IDLE_OVERTAKES:
+                kernel.overtaken.append((self.header, text + "\n"))
+            else:
+                await self._stream("stdout", text + "\n")
         if self.exits:
             raise KernelDeathError(Manner.DIES_MID_RUN)
 

@@ -33,6 +33,13 @@ async def test_late_output_belongs_to_the_run_that_printed_it(parts: Stack) -> N
     assert await shown(second) == "second\nlate\nlater\n"
 
 
+async def test_output_that_the_idle_overtook_is_no_late_output(parts: Stack) -> None:
+    session = await parts.session(kernel_name=Manner.IDLE_OVERTAKES)
+    ended = await parts.run(session, "print first\nlate second")
+    (output,) = ended.folded.outputs  # a late one would stand alone
+    assert output["text"] == "first\nsecond\n"
+
+
 async def test_late_output_is_put_on_record_marked_late(tmp_path: Path) -> None:
     async with stack(tmp_path) as parts:
         session = await parts.session()

@@ -4,6 +4,7 @@ import asyncio
 import socket
 import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import zmq
 import zmq.asyncio
 
 from interpreter.gateway_extension.framing import left_out
-from interpreter.gateway_extension.gate import Gate, Share, connect_through_gate, gate_of
+from interpreter.gateway_extension.gate import Gate, Share, connect_again, connect_through_gate, gate_of
 
 MIB = 1024**2
 
@@ -65,6 +66,37 @@ async def test_kernels_with_tcp_ports_have_gates_too() -> None:
     assert gate is not None
     gate.close()
     context.destroy(linger=0)
+
+
+async def test_a_connection_that_was_given_up_does_not_come_again(tmp_path: Path) -> None:
+    """ZeroMQ would try for `linger` to bring a gone kernel its subscription, and drive the new connection away."""
+    context = zmq.asyncio.Context()
+    context.setsockopt(zmq.RECONNECT_IVL, 1)
+    gateway = context.socket(zmq.SUB)
+    gateway.setsockopt(zmq.SUBSCRIBE, b"")
+    gateway.linger = 60_000
+    connect_through_gate(gateway, lambda: f"ipc://{tmp_path}/k", Share(MIB, MIB))
+    connect_again(gateway)
+    receiving = asyncio.ensure_future(gateway.recv())  # ZeroMQ does some of its work only when it is asked
+    kernel = socket.socket(socket.AF_UNIX)
+    kernel.setblocking(False)
+    kernel.bind(str(tmp_path / "k"))
+    kernel.listen()
+    loop = asyncio.get_running_loop()
+    accepted = [(await loop.sock_accept(kernel))[0]]
+    with suppress(TimeoutError):
+        async with asyncio.timeout(0.3):
+            while len(accepted) < 10:
+                accepted.append((await loop.sock_accept(kernel))[0])
+    assert len(accepted) <= 2  # the first may have been on its way
+    assert gateway.linger == 60_000
+    receiving.cancel()
+    gate = gate_of(gateway)
+    assert gate is not None
+    gate.close()
+    context.destroy(linger=0)
+    for one in (kernel, *accepted):
+        one.close()
 
 
 async def test_a_message_of_many_large_parts_arrives_small(pair: Pair) -> None:
