@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from interpreter.jsontext import load
+from interpreter.jsontext import load, load_utf8
 
 V1_SUBPROTOCOL = "v1.kernel.websocket.jupyter.org"
 PROTOCOL_VERSION = "5.4"
@@ -126,24 +126,22 @@ def _join(parts: Sequence[bytes]) -> bytes:
     return struct.pack(f"<{count + 1}Q", count, *offsets) + b"".join(parts)
 
 
-def decode(frame: bytes | str, *, v1: bool) -> Message:
+def decode(frame: bytes | memoryview | str, *, v1: bool) -> Message:
     """The message of a websocket frame. What holds too many values is left out; see `jsontext.load`.
 
     Raises BadMessageError for anything that is not one.
     """
     try:
-        if isinstance(frame, bytes) and v1:
-            return _decode_v1(frame)
-        if isinstance(frame, bytes):
-            return _decode_legacy_binary(frame)
-        return _read_whole(frame)
+        if isinstance(frame, str):
+            return _read_whole(frame)
+        return _decode_v1(frame) if v1 else _decode_legacy_binary(frame)
     except BadMessageError:
         raise
     except (ValueError, LookupError, TypeError, AttributeError, struct.error, RecursionError) as error:
         raise BadMessageError("not a Jupyter message") from error
 
 
-def _decode_v1(frame: bytes) -> Message:
+def _decode_v1(frame: bytes | memoryview) -> Message:
     (count,) = struct.unpack_from("<Q", frame)
     if not 6 <= count <= 4096:
         raise BadMessageError("wrong number of parts")
@@ -155,7 +153,7 @@ def _decode_v1(frame: bytes) -> Message:
     data: dict[str, Any] = {"channel": str(parts[0], "utf-8")}
     lost = 0
     for name, part in zip(("header", "parent_header", "metadata", "content"), parts[1:5], strict=True):
-        data[name], left_out = load(str(part, "utf-8", "replace"))
+        data[name], left_out = load_utf8(part, errors="replace")
         lost += left_out
     return _from_dict(data, parts[5:], lost, len(frame))
 
@@ -166,7 +164,7 @@ def _read_whole(text: str, buffers: Sequence[memoryview] = ()) -> Message:
     return _from_dict(data, buffers, lost, len(text) + sum(map(len, buffers)))
 
 
-def _decode_legacy_binary(frame: bytes) -> Message:
+def _decode_legacy_binary(frame: bytes | memoryview) -> Message:
     """Legacy frame with buffers: number of parts and offsets as u32, big endian; part 0 is the JSON."""
     (count,) = struct.unpack_from("!I", frame)
     offsets = [*struct.unpack_from(f"!{count}I", frame, 4), len(frame)]

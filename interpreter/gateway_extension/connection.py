@@ -15,8 +15,9 @@ from tornado import web
 from tornado.websocket import WebSocketClosedError
 from traitlets import Bool
 
+from interpreter.batches import BATCH_SUBPROTOCOL
 from interpreter.gateway_extension.bounding import Backlog, Bounds, bounded_reply
-from interpreter.gateway_extension.gate import GatedStream
+from interpreter.gateway_extension.stream import GatedStream
 
 KERNEL_ENDED = 4404
 """Close code of a websocket whose kernel was deleted, culled or died."""
@@ -145,6 +146,12 @@ class KernelConnection(ZMQChannelsWebsocketConnection):
             self.multi_kernel_manager.buffer_again(self.kernel_id, self.session_key, *aside)
 
     @property
+    def subprotocol(self) -> str | None:
+        """That of the messages; a batch is of messages of ``v1``."""
+        selected: str | None = self.websocket_handler.selected_subprotocol
+        return _V1_PROTOCOL if selected == BATCH_SUBPROTOCOL else selected
+
+    @property
     def write_message(self) -> Any:
         """Upstream calls it to send; it counts what has not reached the socket yet."""
         return self._write_message
@@ -228,7 +235,8 @@ class KernelConnection(ZMQChannelsWebsocketConnection):
                 signature = self.session.sign(message[:4])
                 super().handle_outgoing_message(stream, [*outgoing_msg[:start], signature, *message])
         self._hold_kernel()
-        self._send_soon(can_wait=channel == "iopub" and self.kernel_manager.execution_state == "busy")
+        busy = self.kernel_manager.execution_state == "busy"
+        self._send_soon(can_wait=busy and channel in ("iopub", "shell"))
 
     def _hold_kernel(self) -> None:
         """A kernel whose client does not keep up waits, if it says more than may be withheld."""
@@ -240,7 +248,7 @@ class KernelConnection(ZMQChannelsWebsocketConnection):
                     stream.hold(held)
 
     def _send_soon(self, *, can_wait: bool) -> None:
-        """Sends what was gathered. While the kernel is busy more is to come, at the latest its reply."""
+        """Sends what was gathered. While the kernel is busy more is to come, at the latest that it is idle."""
         if not can_wait or sum(map(len, self._gathered)) > _GATHER_BYTES:
             self._send_gathered()
         elif self._timer is None:

@@ -17,18 +17,19 @@ import socket
 import struct
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import zmq
-from zmq.eventloop.zmqstream import ZMQStream
 
-from interpreter.gateway_extension.framing import Framing, ProtocolError, cost
+from interpreter.gateway_extension.framing import Framing, ProtocolError
 
 CHUNK = 128 * 1024
 COSTLY = 0.02
 """Seconds of the loop's processor time from which on a message is costly: others shall have theirs first."""
+CHEAP_BYTES = 4096
+"""So few are never costly, and to look at the clock would cost more."""
 PEACE = 8
 """A message that took t seconds is followed by ``PEACE * t`` seconds in which it counts as waiting."""
 MAX_PEACE = 5.0
@@ -66,9 +67,8 @@ class Gate:
         self._listener.listen(8)
         self._loop.add_reader(self._listener, self._accept)
 
-    def took(self, parts: Sequence[bytes], seconds: float = 0.0) -> None:
-        """A message is out of ZeroMQ's memory; dealing with it took so many seconds."""
-        size = cost(map(len, parts))
+    def took(self, size: int, seconds: float = 0.0) -> None:
+        """A message of this `cost` is out of ZeroMQ's memory; dealing with it took so many seconds."""
         if seconds > COSTLY and not self._loop.is_closed():
             now = self._loop.time()
             self._timers = [timer for timer in self._timers if timer.when() > now]
@@ -209,7 +209,7 @@ class _Way:
             return
         except OSError:
             data = b""
-        start = time.thread_time()
+        start = time.thread_time() if len(data) > CHEAP_BYTES else None
         try:
             passed = self._rule(data)
         except ProtocolError:
@@ -217,7 +217,7 @@ class _Way:
         if not data:
             self._end()
             return
-        seconds = time.thread_time() - start
+        seconds = 0.0 if start is None else time.thread_time() - start
         if seconds > COSTLY:  # nothing but frames
             self._rests = self._loop.call_later(min(PEACE * seconds, MAX_PEACE), self._rested)
         self._rest = memoryview(passed)
@@ -302,31 +302,3 @@ def connect_again(connected: "zmq.Socket[Any]") -> None:
 def gate_of(connected: "zmq.Socket[Any]") -> Gate | None:
     """The gate of a socket that is connected through one."""
     return _gates.get(connected)
-
-
-class GatedStream(ZMQStream):
-    """A stream that tells its socket's gate what it took."""
-
-    def __init__(self, socket: "zmq.Socket[Any]", io_loop: Any = None) -> None:
-        super().__init__(socket, io_loop)
-        self._gate = gate_of(socket)
-
-    def _run_callback(self, callback: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        if self._gate is None or callback is not self._recv_callback:
-            super()._run_callback(callback, *args, **kwargs)
-            return
-        start = time.thread_time()
-        try:
-            super()._run_callback(callback, *args, **kwargs)
-        finally:
-            self._gate.took(args[0], time.thread_time() - start)
-
-    def hold(self, held: bool) -> None:
-        """As `Gate.hold`."""
-        if self._gate is not None:
-            self._gate.hold(held)
-
-    def close(self, linger: int | None = None) -> None:
-        super().close(linger)
-        if self._gate is not None:
-            self._gate.close()

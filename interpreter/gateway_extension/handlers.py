@@ -27,7 +27,9 @@ from tornado import web
 from tornado.iostream import StreamClosedError
 from tornado.websocket import WebSocketClosedError
 
+from interpreter.batches import BATCH_SUBPROTOCOL, batch
 from interpreter.gateway_extension.manager import AllKernelsManager
+from interpreter.gateway_extension.sandbox.bubblewrap import EarlyDeathError
 
 _AUTHORIZATION = re.compile(r"(?:token|bearer)\s+(\S+)\s*", re.IGNORECASE)
 _FIELDS = frozenset({"name", "path", "env"})
@@ -78,7 +80,10 @@ class GatewayHandlerMixin(web.RequestHandler):
 
 
 def write_error(handler: web.RequestHandler, status_code: int, **kwargs: Any) -> None:
-    """Answers ``{"reason", "message"}``; what went wrong inside is told to the log only."""
+    """Answers ``{"reason", "message"}``; what went wrong inside is told to the log only.
+
+    How the kernel ended, if it did, is in ``interpreter``, as in the last status message of a kernel that died.
+    """
     error = kwargs.get("exc_info", (None, None, None))[1]
     reason = responses.get(status_code, "Unknown error")
     message = "The gateway failed; its log says why." if status_code >= 500 else reason
@@ -88,7 +93,18 @@ def write_error(handler: web.RequestHandler, status_code: int, **kwargs: Any) ->
             message = error.log_message % error.args
     handler.set_status(status_code, reason)
     handler.set_header("Content-Type", "application/json")
-    handler.finish(json.dumps({"reason": reason, "message": message}))
+    body: dict[str, Any] = {"reason": reason, "message": message}
+    if (death := _find_death(handler, error)) is not None:
+        body["interpreter"] = death
+    handler.finish(json.dumps(body))
+
+
+def _find_death(handler: web.RequestHandler, error: BaseException | None) -> dict[str, Any] | None:
+    if error is not None and isinstance(error.__cause__, EarlyDeathError):
+        return error.__cause__.death
+    kernel_id = (handler.path_kwargs or {}).get("kernel_id")
+    manager = handler.settings.get("kernel_manager")
+    return manager.find_death(kernel_id) if kernel_id and isinstance(manager, AllKernelsManager) else None
 
 
 class KernelsHandler(GatewayHandlerMixin, server_kernels.MainKernelHandler):  # type: ignore[misc]
@@ -203,6 +219,13 @@ class ChannelsHandler(GatewayHandlerMixin, KernelWebsocketHandler):  # type: ign
         if stream is not None:
             stream.set_close_callback(callback)
 
+    def select_subprotocol(self, subprotocols: list[str]) -> str | None:
+        """Batches for our own service."""
+        if BATCH_SUBPROTOCOL in subprotocols:
+            return BATCH_SUBPROTOCOL
+        selected: str | None = super().select_subprotocol(subprotocols)  # type: ignore[no-untyped-call]
+        return selected
+
     def write_frames(self, messages: Sequence[bytes]) -> "Future[None]":
         """Sends binary messages in one write, where Tornado's `write_message` needs one for each.
 
@@ -212,14 +235,19 @@ class ChannelsHandler(GatewayHandlerMixin, KernelWebsocketHandler):  # type: ign
         stream = None if connection is None or connection.is_closing() else connection.stream
         if stream is None:
             raise WebSocketClosedError
+        if self.selected_subprotocol == BATCH_SUBPROTOCOL:
+            parts = batch(messages)
+            parts.insert(0, _frame_head(sum(map(len, parts))))
+        else:
+            parts = [part for m in messages for part in (_frame_head(len(m)), m)]
         try:
-            return stream.write(b"".join(part for m in messages for part in (_frame_head(m), m)))
+            return stream.write(b"".join(parts))
         except StreamClosedError as error:
             raise WebSocketClosedError from error
 
 
-def _frame_head(message: bytes) -> bytes:
-    size, binary = len(message), 0x82
+def _frame_head(size: int) -> bytes:
+    binary = 0x82
     if size < 126:
         return struct.pack("!BB", binary, size)
     return (

@@ -27,18 +27,14 @@ from tornado import web
 from traitlets import Unicode, default
 
 from interpreter.gateway_extension.activity import activity
-from interpreter.gateway_extension.bounding import Backlog, Bounds, Parts
+from interpreter.gateway_extension.bounding import Backlog, Bounds, Parts, is_forged
 from interpreter.gateway_extension.buffering import ReplayBuffer
 from interpreter.gateway_extension.connection import connections_of
 from interpreter.gateway_extension.environment import kernel_environment
-from interpreter.gateway_extension.gate import (
-    GatedStream,
-    Share,
-    connect_again,
-    connect_through_gate,
-    gate_of,
-)
+from interpreter.gateway_extension.framing import cost
+from interpreter.gateway_extension.gate import Share, connect_again, connect_through_gate, gate_of
 from interpreter.gateway_extension.leftovers import kill_leftovers
+from interpreter.gateway_extension.stream import GatedStream
 
 RECONNECT_INTERVAL_MS = 10
 """ZeroMQ waits 100 ms by default before it tries again to reach a kernel that is just starting."""
@@ -148,7 +144,7 @@ class OneKernelManager(AsyncIOLoopKernelManager):
                 for _ in range(MAX_OTHER_REPLIES):
                     frames = await socket.recv_multipart()
                     if (gate := gate_of(socket)) is not None:
-                        gate.took(frames)
+                        gate.took(cost(map(len, frames)))
                     if self._answers(frames, request):
                         return
 
@@ -338,7 +334,7 @@ class AllKernelsManager(SeedingMappingKernelManager):  # type: ignore[misc]
     def note_activity(self, kernel_id: str, parts: Parts) -> None:
         """Takes an iopub message of a kernel into account."""
         kernel = self._kernels.get(kernel_id)
-        if kernel is None:
+        if kernel is None or is_forged(parts):
             return
         is_active, state = activity(parts, self.track_message_type, kernel.execution_state)
         kernel.execution_state = state

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tornado.httpclient import HTTPClientError
@@ -17,7 +17,9 @@ from tornado.websocket import (
     websocket_connect,
 )
 
+from interpreter.batches import BATCH_SUBPROTOCOL, messages_of
 from interpreter.errors import GatewayError, UnavailableError
+from interpreter.kernels.deaths import find_death, start_failure
 from interpreter.kernels.gateway import Gateway
 from interpreter.kernels.refusals import CONNECT_ERRORS, connection_error, unauthorized_sentence
 from interpreter.messages import V1_SUBPROTOCOL, BadMessageError, Message, decode, encode, new_msg_id
@@ -27,13 +29,14 @@ log = logging.getLogger(__name__)
 
 MAX_FRAME_BYTES = 32 * 1024**2
 LARGE_FRAME_BYTES = 1024**2  # above the streams and results of most runs
-COSTLY = 0.05  # seconds that a large message may take without consequence
+COSTLY = 0.05  # seconds of the processor that a large message may take without consequence
 PEACE = 2  # after one that took t seconds its kernel is not listened to for PEACE * t seconds …
 MAX_PEACE = 3.0  # … or so many; it waits, as the gateway does
 CLOSE_KERNEL_GONE = 4404  # our own gateway extension's close code for a deleted or dead kernel
 RECONNECT_DELAYS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0)  # seconds; about 7 s in all
 RECONNECT_TIMEOUT = 10.0  # seconds after which a lost kernel is given up, however the gateway behaves
 PING_INTERVAL = 15.0  # seconds between two pings, which notice a peer that vanished without a word
+NO_MESSAGE = "The gateway sent a frame that is not a Jupyter message; it is skipped."
 LOST = "The connection to the kernel was lost and could not be restored: "
 
 
@@ -63,6 +66,7 @@ class KernelChannels:
         self._connection: WebSocketClientConnection | None = None
         self._usable = asyncio.Event()
         self._v1 = True
+        self._batched = False
         self._reader: asyncio.Task[None] | None = None
 
     async def connect(self, *, timeout: float) -> None:
@@ -114,7 +118,8 @@ class KernelChannels:
                 connection = await self._open_after_login(timeout)
             else:
                 raise self._refusal(error) from error
-        self._v1 = connection.selected_subprotocol == V1_SUBPROTOCOL
+        self._batched = connection.selected_subprotocol == BATCH_SUBPROTOCOL
+        self._v1 = self._batched or connection.selected_subprotocol == V1_SUBPROTOCOL
         return connection
 
     async def _open_after_login(self, timeout: float) -> WebSocketClientConnection:
@@ -131,7 +136,7 @@ class KernelChannels:
         opening = asyncio.ensure_future(
             websocket_connect(
                 request,
-                subprotocols=[V1_SUBPROTOCOL],
+                subprotocols=[BATCH_SUBPROTOCOL, V1_SUBPROTOCOL],
                 max_message_size=MAX_FRAME_BYTES,
                 ping_interval=PING_INTERVAL,
                 ping_timeout=PING_INTERVAL,
@@ -157,6 +162,9 @@ class KernelChannels:
         if error.code in (401, 403):
             return GatewayError(unauthorized_sentence(target), code="gateway_unauthorized")
         if error.code == 404:
+            death = find_death(error.response.body if error.response is not None else None)
+            if death is not None:
+                return GatewayError(start_failure(death), code="kernel_not_up")
             return GatewayError("The gateway does not know the kernel.", code="kernel_gone")
         if error.code == 599:
             return connection_error(target, error)
@@ -188,25 +196,41 @@ class KernelChannels:
 
     async def _read_until_closed(self, connection: WebSocketClientConnection) -> None:
         """Deliver messages until the socket closes (a frame over the limit closes it, too)."""
-        sock = _socket_of(connection)
-        while True:
-            frame = await connection.read_message()
-            if frame is None:
-                return
+        sock = None if self._batched else _socket_of(connection)  # our gateway waits for no acknowledgement
+        while (frame := await connection.read_message()) is not None:
             _acknowledge_now(sock)
-            start = time.perf_counter()
-            try:
-                if len(frame) > LARGE_FRAME_BYTES:  # which takes long: other sessions go on meanwhile
-                    message = await asyncio.to_thread(decode, frame, v1=self._v1)
+            for message in self._messages_of(frame):
+                if len(message) > LARGE_FRAME_BYTES:
+                    await self._take_large(message)
                 else:
-                    message = decode(frame, v1=self._v1)
-            except BadMessageError:
-                log.warning("The gateway sent a frame that is not a Jupyter message; it is skipped.")
-                continue
-            self._on_message(message)
-            spent = time.perf_counter() - start
-            if spent > COSTLY and len(frame) > LARGE_FRAME_BYTES:  # the other sessions' turn
-                await asyncio.sleep(min(PEACE * spent, MAX_PEACE))
+                    try:
+                        taken = decode(message, v1=self._v1)
+                    except BadMessageError:
+                        log.warning(NO_MESSAGE)
+                    else:
+                        self._on_message(taken)
+
+    def _messages_of(self, frame: bytes | str) -> Sequence[bytes | memoryview | str]:
+        if not self._batched or isinstance(frame, str):
+            return (frame,)
+        try:
+            return tuple(messages_of(frame))
+        except ValueError:
+            log.warning(NO_MESSAGE)
+            return ()
+
+    async def _take_large(self, frame: bytes | memoryview | str) -> None:
+        """Takes what takes long: other sessions go on meanwhile, and have their turn after it."""
+        try:
+            message, spent = await asyncio.to_thread(_decode_timed, frame, self._v1)
+        except BadMessageError:
+            log.warning(NO_MESSAGE)
+            return
+        start = time.thread_time()
+        self._on_message(message)
+        spent += time.thread_time() - start
+        if spent > COSTLY:
+            await asyncio.sleep(min(PEACE * spent, MAX_PEACE))
 
     async def _reconnect(self) -> WebSocketClientConnection | None:
         """The new socket, or None once `on_gone` was called."""
@@ -215,8 +239,8 @@ class KernelChannels:
         for delay in RECONNECT_DELAYS:
             try:
                 async with asyncio.timeout_at(deadline):
-                    if not await self._gateway.has_kernel(self.kernel_id):
-                        self._on_gone("The gateway does not know the kernel any more.")
+                    if (end := await self._gateway.find_end(self.kernel_id)) is not None:
+                        self._on_gone(end.sentence)
                         return None
                     return await self._open(RECONNECT_TIMEOUT)
             except TimeoutError:
@@ -243,6 +267,13 @@ _SHORT_REASONS = {
     "kernel_gone": "the gateway does not know the kernel any more.",
     "gateway_timeout": "the gateway did not answer in time.",
 }
+
+
+def _decode_timed(frame: bytes | memoryview | str, v1: bool) -> tuple[Message, float]:
+    """The message, and the processor's time that it took: on a busy machine nobody pays for the others' work."""
+    start = time.thread_time()
+    message = decode(frame, v1=v1)
+    return message, time.thread_time() - start
 
 
 async def _close_unwanted(opening: "asyncio.Future[WebSocketClientConnection]") -> None:

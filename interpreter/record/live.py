@@ -6,8 +6,9 @@ that rendering takes a bounded share of the time, however long the session grows
 
 import json
 import logging
+import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -26,7 +27,7 @@ from interpreter.record.entries import (
 )
 from interpreter.record.index import SessionIndex, SessionRecord, start_index
 from interpreter.record.journal import DamagedError, Journal
-from interpreter.record.layout import Layout
+from interpreter.record.layout import Layout, open_file
 from interpreter.record.notebook import render_cell
 from interpreter.record.notebookfile import NotebookFile
 from interpreter.record.outcomes import (
@@ -141,8 +142,8 @@ class LiveSession:
         data = accepted_data(run, idempotency_key=idempotency_key, request_hash=request_hash)
         self._append(RUN_ACCEPTED, data, at)
 
-    def finish(self, run: Run, at: datetime, late: Sequence[int]) -> None:
-        """Write how a run ended; renders if due. Raises OSError; ValueError when it does not run.
+    def finish(self, run: Run, at: datetime, late: Sequence[int], on_disk: Callable[[], None]) -> None:
+        """Write how a run ended, call ``on_disk``, then render if due. Raises OSError; ValueError when it does not run.
 
         After OSError the outcome is kept in memory and is written before the next entry.
         """
@@ -156,6 +157,7 @@ class LiveSession:
         except OSError:
             self.unwritten[-1] = (RUN_ENDED, _bounded(data))
             raise
+        on_disk()
         if self._copy_cost < _MAX_WAIT:
             self.render_if_due()
 
@@ -214,11 +216,11 @@ class LiveSession:
         """The notebook with all of the journal in it, as a file that later runs don't change."""
         self.render_now(sync=False)
         if not self.is_behind:
-            file = self._notebook.path.open("rb")
+            file = open_file(self._notebook.path)
             if self._notebook.is_ours():
                 return file
             file.close()
-        return spooled(part for _, part in render(self.index, self.journal.read))
+        return spooled(part for _, part in render(self.index, self.journal.read_raw))
 
     def render_if_due(self) -> float | None:
         """Render if that is cheap or long enough ago; else the seconds until it is, None when all is shown."""
@@ -273,7 +275,7 @@ class LiveSession:
 
     def _cell(self, position: int) -> Iterator[bytes]:
         begin = time.monotonic()
-        recorded = read_run(self.index, self.index.order[position], self.journal.read)
+        recorded = read_run(self.index, self.index.order[position], self.journal.read_raw)
         yield from render_cell(recorded, self.index.info)
         self._cell_cost += time.monotonic() - begin
 
@@ -281,11 +283,12 @@ class LiveSession:
         """Keep a notebook that someone edited as evidence, instead of writing over it."""
         path = self._notebook.path
         try:
-            with path.open("rb") as notebook:
+            with open_file(path) as notebook:
                 if self._is_rendering(notebook):
                     return
         except FileNotFoundError:
-            return
+            if not os.path.lexists(path):
+                return
         _log.error("the notebook of a session was edited; the edited copy is kept")
         path.replace(edited_path(path))
 

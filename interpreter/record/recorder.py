@@ -4,6 +4,7 @@ Files are touched in a few threads of its own, one operation per session at a ti
 sessions never wait for it.
 """
 
+import asyncio
 import hmac
 import logging
 import os
@@ -128,15 +129,25 @@ class Recorder:
                 raise self._unavailable() from error
             self._sessions.schedule(opened, _SHOW_RUNNING_DELAY)
 
-    async def finish_run(self, run: Run, *, late: tuple[int, ...] = ()) -> bool:
-        """Put a run's end on disk; False when it could not be (it is tried again later)."""
+    async def finish_run(
+        self, run: Run, *, late: tuple[int, ...] = (), on_disk: Callable[[], None] = lambda: None
+    ) -> bool:
+        """Put a run's end on disk; False when it could not be (it is tried again later).
+
+        ``on_disk`` is called when it is, which is before the notebook shows it.
+        """
+        loop = asyncio.get_running_loop()
+
+        def tell() -> None:
+            loop.call_soon_threadsafe(on_disk)
+
         async with self._sessions.writing(run.session_id) as opened:
             if opened is None:
                 return False
             if opened.amendments:  # of displays that this run has updated
                 await self._sessions.flush_amendments(opened)
             try:
-                await self._disk.write(opened.live.finish, run, self._clock(), late)
+                await self._disk.write(opened.live.finish, run, self._clock(), late, tell)
             except OSError:
                 return False
             except ValueError:

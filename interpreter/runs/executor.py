@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from interpreter.errors import InterpreterError
@@ -20,7 +21,7 @@ from interpreter.runs.lanes import Lane
 from interpreter.runs.replay import Replayed, replay
 from interpreter.sessions import Session, SessionKernels
 from interpreter.settings import Settings
-from interpreter.workspace import Files, Snapshot, changes
+from interpreter.workspace import Files, Snapshot, changes, unlisted
 
 STATE_LOST = "The kernel was restarted: earlier variables and imports are gone."
 STUCK = "The run before did not stop when it was interrupted. "
@@ -93,7 +94,9 @@ class Executor:
         )
         self._look_after_kernel(session, kernel, outcome)
         after = files.glance() or await files.snapshot()
-        active.update(files=changes(session.id, before, after))
+        active.update(
+            files=changes(session.id, before, after), notices=active.run.notices + unlisted(before, after)
+        )
         await self.finish(lane, active, outcome)
 
     async def _snapshot_before(self, files: Files, active: ActiveRun) -> Snapshot | None:
@@ -149,13 +152,20 @@ class Executor:
             notices=run.notices + outcome.notices + ((STATE_LOST,) if outcome.lost else ()),
         )
         await self._amendments.record_updates(run.session_id)
-        recorded = await self._recorder.finish_run(run, late=active.folder.late_indexes)
+        late = active.folder.late_indexes
+        complete = partial(self._complete, lane, active, run)
+        complete(await self._recorder.finish_run(run, late=late, on_disk=partial(complete, True)))
+        if active.folder.late_indexes:
+            self._amendments.late(active)
+
+    def _complete(self, lane: Lane, active: ActiveRun, run: Run, recorded: bool) -> None:
+        """Tell, unless it was told: the notebook may still be on its way."""
+        if active.finished:
+            return
         lane.session.active_runs -= 1
         lane.session.last_activity_at = self._clock()
         active.complete(replace(run, recorded=recorded))
         self._observe(active.run)
-        if active.folder.late_indexes:
-            self._amendments.late(active)
 
     async def restart(self, lane: Lane) -> None:
         """End what executes or waits, then give the session a clean kernel."""

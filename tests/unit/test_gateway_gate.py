@@ -11,7 +11,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from interpreter.gateway_extension.framing import left_out
+from interpreter.gateway_extension.framing import cost, left_out
 from interpreter.gateway_extension.gate import Gate, Share, connect_again, connect_through_gate, gate_of
 
 MIB = 1024**2
@@ -119,9 +119,9 @@ async def test_a_kernel_waits_until_what_it_sent_was_taken(pair: Pair) -> None:
     assert len(received) <= 2
     assert not sending.done()
     for parts in received:
-        pair.gate.took(parts)
+        pair.gate.took(cost(map(len, parts)))
     for _ in range(50 - len(received)):
-        pair.gate.took(await pair.gateway.recv_multipart())
+        pair.gate.took(cost(map(len, await pair.gateway.recv_multipart())))
     await sending
     assert pair.gate.is_open
 
@@ -145,7 +145,7 @@ async def test_while_a_gate_is_held_nothing_passes(pair: Pair) -> None:
 async def test_a_costly_message_counts_as_waiting_for_a_while(pair: Pair) -> None:
     await pair.kernel.send(b"z" * MIB)
     parts = await pair.gateway.recv_multipart()
-    pair.gate.took(parts, seconds=60)
+    pair.gate.took(cost(map(len, parts)), seconds=60)
     assert not pair.gate.is_open
 
 

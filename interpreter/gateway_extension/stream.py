@@ -1,0 +1,73 @@
+"""A kernel's socket on the gateway's event loop: takes all that is there in one go and tells the socket's gate."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+from zmq.eventloop.zmqstream import ZMQStream
+
+from interpreter.gateway_extension.framing import cost
+from interpreter.gateway_extension.gate import CHEAP_BYTES, gate_of
+
+MAX_AT_ONCE = 32
+"""Messages; then it is the others' turn."""
+
+
+class GatedStream(ZMQStream):
+    """A stream that tells its socket's gate what it took."""
+
+    def __init__(self, socket: "zmq.Socket[Any]", io_loop: Any = None) -> None:
+        super().__init__(socket, io_loop)
+        self._gate = gate_of(socket)
+
+    def _handle_events(self, fd: Any, events: int) -> None:
+        """Upstream takes one message, and asks the socket four times what its state is."""
+        if self.socket is None or self._recv_callback is None or self._flushed or self.sending():
+            super()._handle_events(fd, events)  # type: ignore[no-untyped-call]
+            return
+        more = True
+        try:
+            more = self._take()
+        except zmq.ZMQError:
+            more = False
+            super()._handle_events(fd, events)  # type: ignore[no-untyped-call]  # it knows what this means
+        finally:
+            if more and self.socket is not None:  # ZeroMQ tells but once that something is there
+                self.io_loop.add_callback(lambda: self._handle_events(self.socket, 0))
+
+    def _take(self) -> bool:
+        """Whether more may be there that nobody else takes."""
+        for _ in range(MAX_AT_ONCE):
+            try:
+                message = self.socket.recv_multipart(zmq.NOBLOCK, copy=self._recv_copy)
+            except zmq.Again:
+                return False
+            assert self._recv_callback is not None
+            self._run_callback(self._recv_callback, message)
+            if self.socket is None:
+                return False
+            if self._recv_callback is None or self._flushed:
+                break
+        return True
+
+    def _run_callback(self, callback: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        if self._gate is None or callback is not self._recv_callback:
+            super()._run_callback(callback, *args, **kwargs)
+            return
+        size = cost(map(len, args[0]))
+        start = time.thread_time() if size > CHEAP_BYTES else None
+        try:
+            super()._run_callback(callback, *args, **kwargs)
+        finally:
+            self._gate.took(size, 0.0 if start is None else time.thread_time() - start)
+
+    def hold(self, held: bool) -> None:
+        """As `Gate.hold`."""
+        if self._gate is not None:
+            self._gate.hold(held)
+
+    def close(self, linger: int | None = None) -> None:
+        super().close(linger)
+        if self._gate is not None:
+            self._gate.close()
