@@ -11,8 +11,9 @@ KERNEL_STAMP := $(KERNEL_ENV)/.installed
 NODE_TOOLS := .node-tools
 NODE_STAMP := $(NODE_TOOLS)/.installed
 LIBRECHAT_STAMP := $(NODE_TOOLS)/librechat/.installed
-# One process per processor of a small machine; each has a service and a gateway of its own.
-PARALLEL := -n 2 --dist loadfile
+# One process more than a small machine has processors, as tests wait a lot; each has a service and a gateway of
+# its own. Files are given out in the order of tests/conftest.py.
+PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 PIP_OPTIONS := --disable-pip-version-check --progress-bar on
 
 .DEFAULT_GOAL := help

@@ -49,6 +49,12 @@ class Client:
         """The run when it has ended."""
         return self.post(f"/v1/sessions/{session_id}/runs", {"code": code, **fields})
 
+    def metric(self, name: str) -> float:
+        """One number of ``/metrics``."""
+        self._connection.request("GET", "/metrics", headers=self._headers)
+        lines = self._connection.getresponse().read().decode().splitlines()
+        return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
+
     def drain(self, path: str, accept: str) -> int:
         """Read an answer piece by piece; its bytes."""
         self._connection.request("GET", path, headers={**self._headers, "Accept": accept})

@@ -120,21 +120,12 @@ def _is_zygote(process: psutil.Process) -> bool:
 
 
 def _wait_for_kernels(service: Service, count: int) -> None:
-    """Until the pool is full, as far as processes tell, and then for a moment."""
-    deadline = time.monotonic() + FILL_TIMEOUT
-    while count and sum(_is_kernel(process) for process in _children(service)) < count:
+    """Until so many kernels of the pool are ready."""
+    client, deadline = service.client(), time.monotonic() + FILL_TIMEOUT
+    while client.metric("interpreter_pool_kernels") < count:
         if time.monotonic() > deadline:
             raise RuntimeError("the pool is not filled")
         time.sleep(0.1)
-    time.sleep(1.0)
-
-
-def _is_kernel(process: psutil.Process) -> bool:
-    try:
-        words = process.cmdline()
-    except psutil.NoSuchProcess:
-        return False
-    return "ipykernel_launcher" in words and "python" in words[0]  # not bubblewrap's
 
 
 def _private_bytes(kernels: Iterable[psutil.Process]) -> float:

@@ -56,12 +56,12 @@ def main() -> int:
 def install_python(folder: Path, display_name: str) -> None:
     """The Python kernel with our configuration."""
     folder.mkdir(parents=True, exist_ok=True)
+    modules = []
     for source in sorted((HERE / "ipython").glob("*.py")):
         copy = Path(shutil.copyfile(source, folder / source.name))
-        if source.stem.startswith(
-            "interpreter_"
-        ):  # kernels may not write here, and each would compile it anew
-            py_compile.compile(str(copy))
+        if source.stem.startswith("interpreter_"):
+            py_compile.compile(str(copy))  # kernels may not write here, and each would compile it anew
+            modules.append(source.stem)
     fonts = find_fonts()
     (folder / "fallback_fonts.json").write_text(json.dumps(fonts), encoding="utf-8")
     build_font_list(folder / "matplotlib", fonts)
@@ -79,8 +79,12 @@ def install_python(folder: Path, display_name: str) -> None:
             ],
             "display_name": display_name,
             "language": "python",
-            # waits_for_reader: the extension sets XPUB_NODROP, so the gateway may read at its own pace
-            "metadata": {"supported_encryption": ["curve"], "interpreter": {"waits_for_reader": True}},
+            # waits_for_reader: the extension sets XPUB_NODROP, so the gateway may read at its own pace;
+            # modules: files of this folder that a fork server may load before
+            "metadata": {
+                "supported_encryption": ["curve"],
+                "interpreter": {"waits_for_reader": True, "modules": modules},
+            },
         },
     )
 

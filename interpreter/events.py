@@ -1,6 +1,7 @@
 """What happened in a run, as numbered events that clients follow and resume."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -92,7 +93,7 @@ class EventLog:
         if newest["index"] != data["index"] or output.get("output_type") != "stream":
             return False
         self._unread_text.append(output["text"])
-        self.size += len(output["text"])
+        self.size += _weight_of_text(output["text"])
         return True
 
     def _settle(self) -> None:
@@ -109,11 +110,19 @@ def _weight(output: Any) -> int:
     if not isinstance(output, dict):
         return 0
     if isinstance(output.get("text"), str):
-        return len(output["text"])
+        return _weight_of_text(output["text"])
     data = output.get("data")
     if not isinstance(data, dict):
-        return sum(map(len, output.get("traceback", ())))
-    return sum(len(value) if isinstance(value, str) else _weight_of_json(value) for value in data.values())
+        return sum(map(_weight_of_text, (output.get("evalue", ""), *output.get("traceback", ()))))
+    return sum(
+        _weight_of_text(value) if isinstance(value, str) else _weight_of_json(value)
+        for value in data.values()
+    )
+
+
+def _weight_of_text(text: str) -> int:
+    """One emoji makes four bytes of each character."""
+    return len(text) if text.isascii() else sys.getsizeof(text)
 
 
 def _weight_of_json(value: Any) -> int:
@@ -123,7 +132,7 @@ def _weight_of_json(value: Any) -> int:
         inner: list[Any] = []
         for item in level:
             if isinstance(item, str):
-                size += len(item)
+                size += _weight_of_text(item)
             elif isinstance(item, dict | list):
                 size += _BYTES_PER_VALUE * (1 + len(item))
                 inner += item.values() if isinstance(item, dict) else item

@@ -57,6 +57,7 @@ _CLOSE = re.compile(r"[\]}]")
 _BEGIN = re.compile(r"\s*+\{\s*+")
 _NAME = re.compile(rf"\s*+({_STRING})\s*+:\s*+", re.DOTALL)
 _NEXT = re.compile(r"\s*+([,}])")
+_WIDE_ESCAPE = re.compile(r"\\u(?!00[0-7])")  # a character beyond ASCII, as an escape
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,12 @@ class Unread:
     """Stands for a value that was not parsed, as it holds too many. ``size``: bytes of its JSON."""
 
     size: int
+
+
+class Utf8(str):
+    """A large text as its bytes: each character stands for one. Only `dump` knows what it means."""
+
+    __slots__ = ()
 
 
 def count_values(text: str) -> int:
@@ -93,6 +100,71 @@ def _count(text: str) -> int:
     return 1 + text.count(",") + _CONTAINER * (text.count("[") + text.count("{"))
 
 
+def load_utf8(
+    data: bytes | memoryview, bundle: Sequence[str] = ("data",), *, errors: str = "strict"
+) -> tuple[Any, int]:
+    """`load` for the UTF-8 of JSON text; raises UnicodeDecodeError, unless ``errors`` says otherwise."""
+    text, is_bytes = _readable(data, errors)
+    value, lost = _load(text, bundle, is_bytes=is_bytes)
+    del text
+    return (_restored(value, errors) if is_bytes else value), lost
+
+
+def read_utf8(data: bytes | memoryview, *, raw_levels: int = 0) -> Any:
+    """``json.loads`` for the UTF-8 of JSON text. In the first levels of containers, so many, a large text is a `Utf8`.
+
+    Raises ValueError, RecursionError.
+    """
+    text, is_bytes = _readable(data, "strict")
+    del data
+    value = json.loads(text)
+    del text
+    return _restored(value, "strict", raw_levels) if is_bytes else value
+
+
+def _readable(data: bytes | memoryview, errors: str) -> tuple[str, bool]:
+    """The text, and whether each of its characters stands for a byte.
+
+    One emoji makes Python keep four bytes for each character of a text. So what is large is parsed as bytes,
+    which JSON's syntax allows, and only its strings become what they are.
+    """
+    if len(data) >= _LARGE_TEXT:
+        text = str(data, "latin-1")
+        if text.isascii() or not _WIDE_ESCAPE.search(text):
+            return text, not text.isascii()
+    return str(data, "utf-8", errors), False
+
+
+def _restored(value: Any, errors: str, raw_levels: int = 0) -> Any:
+    """The value, changed in place, with its strings read as the UTF-8 that their characters stand for."""
+
+    def restore(text: str, *, raw: bool = False) -> str:
+        if text.isascii():
+            return text
+        return (
+            Utf8(text) if raw and len(text) >= _LARGE_TEXT else text.encode("latin-1").decode("utf-8", errors)
+        )
+
+    whole = [value]
+    left: list[tuple[Any, int]] = [(whole, 0)]
+    while left:
+        holder, level = left.pop()
+        if isinstance(holder, dict) and not all(map(str.isascii, holder)):
+            members = [(restore(name), item) for name, item in holder.items()]
+            holder.clear()
+            holder.update(members)
+            del members
+        if len(holder) > _MANY:  # which `dump` does not look into
+            level = raw_levels + 1
+        raw = 0 < level <= raw_levels
+        for place in list(holder) if isinstance(holder, dict) else range(len(holder)):
+            if isinstance(holder[place], str):
+                holder[place] = restore(holder[place], raw=raw)
+            elif isinstance(holder[place], dict | list):
+                left.append((holder[place], level + 1))
+    return whole[0]
+
+
 def load(text: str, bundle: Sequence[str] = ("data",)) -> tuple[Any, int]:
     """The value of JSON text, and the bytes of it that were left out.
 
@@ -102,14 +174,18 @@ def load(text: str, bundle: Sequence[str] = ("data",)) -> tuple[Any, int]:
     deeply or has very many members. Raises ValueError for what is no
     JSON; RecursionError.
     """
+    return _load(text, bundle, is_bytes=False)
+
+
+def _load(text: str, bundle: Sequence[str], *, is_bytes: bool) -> tuple[Any, int]:
     if not has_too_many(text):
         value = json.loads(text)
         return value, _leave_out(value, bundle) if text.count('":') > MAX_MEMBERS else 0
-    members = _Members(text)
+    members = _Members(text, is_bytes=is_bytes)
     try:
         return members.read(bundle), members.lost
     except ValueError:
-        return {}, _size(text)
+        return {}, members.size(text)
 
 
 def _leave_out(value: Any, bundle: Sequence[str]) -> int:
@@ -132,19 +208,27 @@ def dump(value: Any, **options: Any) -> bytes:
         return json.dumps(value, ensure_ascii=False, **options).encode()
     large: list[str] = []
     data = json.dumps(_marked(value, large, _LEVELS), ensure_ascii=False, **options).encode()
-    parts = _MARKS.split(data)
-    parts[1::2] = [b'"%s"' % b"".join(_escaped(large[int(number)])) for number in parts[1::2]]
+    escaped: dict[int, list[bytes]] = {}  # a run holds some texts twice
+    parts: list[bytes] = []
+    for position, part in enumerate(_MARKS.split(data)):
+        if position % 2:
+            text = large[int(part)]
+            if id(text) not in escaped:
+                escaped[id(text)] = list(_escaped(text))
+            parts += (b'"', *escaped[id(text)], b'"')
+        else:
+            parts.append(part)
     return b"".join(parts)
 
 
 def _has_large(value: Any, levels: int) -> bool:
-    if type(value) is str:
+    if isinstance(value, str):
         return len(value) >= _LARGE_TEXT
     if not levels or not isinstance(value, dict | list) or len(value) > _MANY:
         return False
     for item in value.values() if isinstance(value, dict) else value:
         kind = type(item)
-        if kind is str:
+        if kind is str or kind is Utf8:
             if len(item) >= _LARGE_TEXT:
                 return True
         elif (kind is dict or kind is list) and item and _has_large(item, levels - 1):
@@ -168,15 +252,17 @@ def _marked(value: Any, large: list[str], levels: int) -> Any:
 
 def _escaped(text: str) -> Iterator[bytes]:
     for start in range(0, len(text), _LARGE_TEXT):
-        yield json.dumps(text[start : start + _LARGE_TEXT], ensure_ascii=False)[1:-1].encode()
+        piece = json.dumps(text[start : start + _LARGE_TEXT], ensure_ascii=False)[1:-1]
+        yield piece.encode("latin-1" if isinstance(text, Utf8) else "utf-8")
 
 
 class _Members:
     """Reads an object member by member, up to `MAX_VALUES` values."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, is_bytes: bool = False) -> None:
         self.lost = 0
         self._text = text
+        self._is_bytes = is_bytes
         self._position = 0
         self._room = MAX_VALUES
 
@@ -201,6 +287,10 @@ class _Members:
             end = self._take(_NEXT)[1]
         return kept
 
+    def size(self, text: str) -> int:
+        """Bytes of a part of the text."""
+        return len(text) if self._is_bytes or text.isascii() else len(text.encode("utf-8", "replace"))
+
     def _read_value(self, kept: dict[str, Any], name: str, *, within: bool) -> None:
         value = self._take_value()
         values = count_values(value)
@@ -208,9 +298,9 @@ class _Members:
             self._room -= values
             kept[name] = json.loads(value)
         elif within:
-            kept[name] = Unread(_size(value))
+            kept[name] = Unread(self.size(value))
         else:
-            self.lost += _size(value)
+            self.lost += self.size(value)
 
     def _take_value(self) -> str:
         begin = self._position
@@ -228,7 +318,3 @@ class _Members:
             raise ValueError("no JSON object, or one that is nested too deeply")
         self._position = found.end()
         return found
-
-
-def _size(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))

@@ -160,9 +160,10 @@ class KernelFiles:
         """See `Files.snapshot`. `UNKNOWN` when the kernel can't be asked; it also enters its folder."""
 
         def read(value: Any) -> Snapshot:
-            found, complete, taken_at = value
+            found, complete, taken_at, unnamed = value
             entries = [_entry(item) for item in found[:MAX_SCANNED_FILES]]
-            return Snapshot({entry.path: entry for entry in entries}, bool(complete), int(taken_at))
+            files = {entry.path: entry for entry in entries}
+            return Snapshot(files, bool(complete), int(taken_at), int(unnamed))
 
         try:
             return await self._ask("scan", MAX_SCANNED_FILES, read=read, timeout=SNAPSHOT_TIMEOUT)

@@ -16,7 +16,13 @@ _DURATIONS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 class Metrics:
     """Counters of the runs, by status; and one canonical log line for each, without code or output."""
 
-    def __init__(self, registry: CollectorRegistry, *, live_sessions: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        *,
+        live_sessions: Callable[[], int],
+        ready_kernels: Callable[[], int],
+    ) -> None:
         self._runs = Counter("interpreter_runs", "Runs that have ended", ["status"], registry=registry)
         self._seconds = Histogram(
             "interpreter_run_duration_seconds",
@@ -29,6 +35,10 @@ class Metrics:
         )
         sessions = Gauge("interpreter_sessions", "Sessions that are alive", registry=registry)
         sessions.set_function(live_sessions)
+        ready = Gauge(
+            "interpreter_pool_kernels", "Kernels of the warm pool that are ready", registry=registry
+        )
+        ready.set_function(ready_kernels)
         tasks = Gauge("interpreter_tasks", "Tasks of the event loop that have not ended", registry=registry)
         tasks.set_function(_count_tasks)
 

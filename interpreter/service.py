@@ -48,6 +48,7 @@ _PACKAGE = Path(__file__).parent
 
 MIN_TOKEN = 16  # characters of a configured token, where other machines can try to guess it
 IDLE_TIMEOUT = 75.0  # seconds for a whole request line with its headers, also the next on a connection
+TOKEN_INTERVAL = 1.0  # seconds between two looks for runs whose token has ended
 CLOSE_STEP_TIMEOUT = 20.0  # seconds that one step of the way down may take
 
 
@@ -115,7 +116,7 @@ class Service:
         )
         is_shared = embedded is not None or bool(settings.gateway_workspace_path)
         files: SessionFiles = workspaces if is_shared else KernelWorkspaces(workspaces.uploads)
-        metrics = Metrics(registry, live_sessions=sessions.count)
+        metrics = Metrics(registry, live_sessions=sessions.count, ready_kernels=launcher.pool.count)
         runs = RunManager(settings, sessions, recorder, files, clock=utc_now, observe=metrics.observe_run)
         if isinstance(files, KernelWorkspaces):
             sessions.add_end_hook(files.session_ends)
@@ -124,7 +125,8 @@ class Service:
         self._closers.append(("the sessions", sessions.aclose))
         await sessions.recover()
         launcher.pool.start()
-        self._start_culler(sessions)
+        self._repeat("the culler", sessions.cull, settings.cull_interval)
+        self._repeat("the watch on tokens", lambda: runs.cancel_all_of(tokens.has_ended), TOKEN_INTERVAL)
         services = Services(
             settings=settings,
             tokens=tokens,
@@ -269,15 +271,15 @@ class Service:
             now=time.monotonic,
         )
 
-    def _start_culler(self, sessions: SessionManager) -> None:
-        task = asyncio.create_task(_cull_for_ever(sessions, self.settings.cull_interval), name="culler")
+    def _repeat(self, name: str, work: Callable[[], Awaitable[None]], interval: float) -> None:
+        task = asyncio.create_task(_repeat_for_ever(name, work, interval), name=name)
 
         async def stop() -> None:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
-        self._closers.append(("the culler", stop))
+        self._closers.append((name, stop))
 
     def _listen(self, services: Services, connections_close_at: int) -> None:
         settings, toolbox = self.settings, make_toolbox(services)
@@ -355,13 +357,13 @@ def _kept_secret(path: Path) -> bytes:
     return secret
 
 
-async def _cull_for_ever(sessions: SessionManager, interval: float) -> None:
+async def _repeat_for_ever(name: str, work: Callable[[], Awaitable[None]], interval: float) -> None:
     while True:
         await asyncio.sleep(interval)
         try:
-            await sessions.cull()
+            await work()
         except Exception:
-            log.exception("Looking for idle sessions failed; it is tried again.")
+            log.exception("A round of %s failed; the next one comes.", name)
 
 
 async def _gateway_ready(gateway: Gateway, kernel_name: str) -> tuple[bool, str]:

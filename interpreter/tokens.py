@@ -17,7 +17,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from interpreter.errors import ConflictError
+from interpreter.errors import ConflictError, UnavailableError
 from interpreter.models import JSON, Principal, Role, from_iso, new_id, to_iso
 from interpreter.store import Store, tokens_table
 
@@ -26,6 +26,7 @@ CONFIGURED_ID = "tok_configured"
 LOCAL_ID = "tok_local"
 """Id of the token that the service makes for the command line at each start; in no table either."""
 
+_ID_PREFIX = "tok_"
 _CACHE_SECONDS = 2.0
 """How long a found token is trusted unasked: what another process revokes ends within this time."""
 _LAST_USED_STEP = timedelta(minutes=1)
@@ -132,7 +133,9 @@ class TokenStore:
         secret = new_secret()
         digest = _hash(secret)
         now = self._clock()
-        info = TokenInfo(f"tok_{new_id()}", name, role, now, expires_at, None, _fingerprint(digest), options)
+        info = TokenInfo(
+            f"{_ID_PREFIX}{new_id()}", name, role, now, expires_at, None, _fingerprint(digest), options
+        )
         row = {**info.as_json(), "secret_hash": digest, "options": json.dumps(options.as_json())}
         await self._store.run(lambda connection: connection.execute(sa.insert(tokens_table), row))
         return info, secret
@@ -157,6 +160,16 @@ class TokenStore:
         if token_id in (CONFIGURED_ID, LOCAL_ID):
             return self._find_unstored(token_id)
         return await self._cached(token_id, lambda c: _select(c, tokens_table.c.id == token_id))
+
+    async def has_ended(self, token_id: str) -> bool:
+        """Whether a token was revoked or has expired; False for who came without one of this store.
+
+        A store that can't be asked has ended nothing.
+        """
+        try:
+            return token_id.startswith(_ID_PREFIX) and await self.get(token_id) is None
+        except UnavailableError:
+            return False
 
     async def list(self) -> list[TokenInfo]:
         """All tokens that were not revoked (expired ones too), newest first."""

@@ -26,11 +26,13 @@ import faulthandler
 import importlib.abc
 import importlib.util
 import json
+import math
 import os
 import re
 import shutil
 import sys
 import threading
+import warnings
 from pathlib import Path
 
 INLINE = "module://matplotlib_inline.backend_inline"
@@ -113,29 +115,36 @@ def cut_huge_streams(session):
 
 
 def pack_any_text(session):
-    """A half of a character (a lone surrogate) in an output must not lose the whole message."""
+    """A half of a character (a lone surrogate) in an output must not lose the whole message.
+
+    Nor must NaN: jupyter_client makes text of it, and says so with a warning amid the output of the first run
+    that has one, or not at all if code has made errors of warnings.
+    """
     pack = session.pack
+    warnings.filterwarnings("ignore", "Message serialization failed", UserWarning)
 
     def pack_whole(content):
         try:
             packed = pack(content)
             if not packed.isascii():
                 packed.decode()  # U+DC80 to U+DCFF become single bytes, which are no UTF-8
-        except UnicodeError:
-            return pack(without_surrogates(content))
+        except (UnicodeError, UserWarning):
+            return pack(packable(content))
         return packed
 
     session.pack = pack_whole
 
 
-def without_surrogates(value):
-    """A copy of JSON-able content with U+FFFD for each lone surrogate."""
+def packable(value):
+    """A copy of JSON-able content with U+FFFD for each lone surrogate, and text for NaN and infinities."""
     if isinstance(value, str):
         return LONE_SURROGATE.sub("\ufffd", value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else repr(float(value))
     if isinstance(value, dict):
-        return {without_surrogates(key): without_surrogates(item) for key, item in value.items()}
+        return {packable(key): packable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [without_surrogates(item) for item in value]
+        return [packable(item) for item in value]
     return value
 
 

@@ -21,14 +21,16 @@ for _name in (
     "interpreter_threads",
     "interpreter_ends",
     "interpreter_processes",
+    "interpreter_tracebacks",
+    "interpreter_memory",
 ):
     _path = Path(__file__).with_name(f"{_name}.py")
-    if _path.is_file() and _name not in sys.modules:
+    if _path.is_file() and _name not in sys.modules:  # a fork server has loaded them already
         _spec = importlib.util.spec_from_file_location(_name, _path)
         _module = importlib.util.module_from_spec(_spec)
         sys.modules[_name] = _module
         _spec.loader.exec_module(_module)
-        if hasattr(_module, "load_ipython_extension"):
-            _extensions.append(_name)
+    if hasattr(sys.modules.get(_name), "load_ipython_extension"):
+        _extensions.append(_name)
 if _extensions:
     c.InteractiveShellApp.extensions = _extensions

@@ -15,6 +15,7 @@ from tornado.web import RequestHandler, stream_request_body
 
 from interpreter.api import accept, auth
 from interpreter.api.body import LINGER, MAX_DRAINED_BYTES, Body
+from interpreter.api.connections import connection_of
 from interpreter.api.cors import CrossOrigin
 from interpreter.api.jsonbody import find_surrogate, parse_json
 from interpreter.api.limits import RateLimiter
@@ -95,7 +96,7 @@ class BaseHandler(CrossOrigin):
 
     async def prepare(self) -> None:
         """Decide whether the request is welcome, before its body is read."""
-        self.request.connection.set_max_body_size(_UNBOUNDED)  # type: ignore[union-attr]  # ours is in Body
+        connection_of(self.request).set_max_body_size(_UNBOUNDED)  # ours is in Body
         if self.answer_preflight():
             return
         try:
@@ -225,7 +226,7 @@ class BaseHandler(CrossOrigin):
         self._lingers = False
         if not self._finished:
             self.finish()
-            self.request.connection.close()  # type: ignore[union-attr]  # an HTTP1Connection
+            connection_of(self.request).close()
 
     def _too_large(self) -> TooLargeError:
         return TooLargeError(f"The body is over the limit of {self.max_body_bytes} bytes; send less.")

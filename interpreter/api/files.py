@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from tornado.web import HTTPError
 
+from interpreter.api.connections import connection_of
 from interpreter.api.operations import Access, Answer, Operation, json_answer
 from interpreter.api.ranges import find_range, http_date, is_unchanged
 from interpreter.api.receivers import MultipartReceiver, RawReceiver, Receiver
@@ -217,7 +218,7 @@ class FileHandler(_FilesHandler):
 
     async def _break_off(self) -> None:
         """The code made the file shorter while it was sent: let the client see that bytes are missing."""
-        self.request.connection.stream.close()  # type: ignore[union-attr]
+        connection_of(self.request).stream.close()
         await asyncio.Event().wait()  # until `on_connection_close` ends this task
 
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
+from tornado.http1connection import HTTP1Connection
 from tornado.httputil import (
     HTTPConnection,
     HTTPHeaders,
@@ -12,6 +13,8 @@ from tornado.httputil import (
     ResponseStartLine,
 )
 from tornado.web import Application
+
+from interpreter.api.connections import http1
 
 STALL_TIMEOUT = 60.0
 """Seconds without a byte of an unfinished body. There is no bound on the sum: uploads may be slow."""
@@ -23,7 +26,7 @@ class StallGuard(HTTPMessageDelegate):
     The time in which the service itself is busy with a piece does not count.
     """
 
-    def __init__(self, inner: HTTPMessageDelegate, connection: HTTPConnection) -> None:
+    def __init__(self, inner: HTTPMessageDelegate, connection: HTTP1Connection) -> None:
         self._inner = inner
         self._connection = connection
         self._timer: asyncio.TimerHandle | None = None
@@ -70,7 +73,7 @@ class StallGuard(HTTPMessageDelegate):
             self._timer = None
 
     def _close(self) -> None:
-        stream = self._connection.stream  # type: ignore[attr-defined]  # an HTTP1Connection on every server
+        stream = self._connection.stream
         if stream is not None:  # else detached
             stream.close()
 
@@ -80,4 +83,4 @@ class GuardedApplication(Application):
 
     def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
         inner: Any = super().start_request(server_conn, request_conn)
-        return StallGuard(inner, request_conn)
+        return StallGuard(inner, http1(request_conn))

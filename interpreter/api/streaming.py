@@ -7,6 +7,8 @@ from typing import BinaryIO
 
 from tornado.web import RequestHandler
 
+from interpreter.api.connections import connection_of
+
 PIECE_BYTES = 256 * 1024
 
 
@@ -40,7 +42,7 @@ async def unbroken(handler: RequestHandler) -> AsyncIterator[None]:
         whole = True
     finally:
         if not whole and handler._headers_written:
-            handler.request.connection.stream.close()  # type: ignore[union-attr]
+            connection_of(handler.request).stream.close()
 
 
 def _pieces(data: bytes) -> Iterable[bytes]:

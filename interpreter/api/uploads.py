@@ -5,6 +5,7 @@ from collections.abc import Awaitable
 from typing import Generic, TypeVar
 
 from interpreter.api.base import BaseHandler
+from interpreter.api.connections import connection_of
 from interpreter.api.receivers import Sink
 from interpreter.errors import InterpreterError
 
@@ -50,7 +51,7 @@ class UploadHandler(BaseHandler, ABC, Generic[SinkT]):
         await super()._admit()
         if not self._finished and self.request.method in ("PUT", "POST"):
             self._receiver = await self.make_receiver()
-            self.request.connection.set_body_timeout(_UPLOAD_TIMEOUT)  # type: ignore[union-attr]
+            connection_of(self.request).set_body_timeout(_UPLOAD_TIMEOUT)
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
         if self._receiver is None or self._refusal is not None:

@@ -1,11 +1,9 @@
 """Long answers end with the token that asked for them."""
 
 import asyncio
-import contextlib
 from collections.abc import Coroutine
 from typing import Any
 
-from interpreter.errors import UnavailableError
 from interpreter.tokens import TokenStore
 
 _INTERVAL = 1.0  # seconds between two looks
@@ -14,7 +12,7 @@ _INTERVAL = 1.0  # seconds between two looks
 async def while_valid(work: Coroutine[Any, Any, None], tokens: TokenStore, token_id: str) -> bool:
     """Do the work as long as the token is valid; whether it came to its end. Raises what the work raises."""
     working = asyncio.ensure_future(work)
-    watching = asyncio.ensure_future(_watch(tokens, token_id))
+    watching = asyncio.ensure_future(until_ended(tokens, token_id))
     try:
         await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
@@ -28,10 +26,9 @@ async def while_valid(work: Coroutine[Any, Any, None], tokens: TokenStore, token
         await asyncio.wait({working, watching})
 
 
-async def _watch(tokens: TokenStore, token_id: str) -> None:
-    """Return when the token is valid no more. A store that can't be asked ends nothing."""
+async def until_ended(tokens: TokenStore, token_id: str) -> None:
+    """Return when the token was revoked or has expired."""
     while True:
+        if await tokens.has_ended(token_id):
+            return
         await asyncio.sleep(_INTERVAL)
-        with contextlib.suppress(UnavailableError):
-            if await tokens.get(token_id) is None:
-                return

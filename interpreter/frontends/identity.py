@@ -41,7 +41,7 @@ class Identifier:
         secret = headers.get(API_KEY_HEADER, "").strip()
         if not secret:
             scheme, _, value = headers.get("Authorization", "").strip().partition(" ")
-            secret = _basic_secret(value) if scheme.lower() == "basic" else value.strip()
+            secret = basic_secret(value) if scheme.lower() == "basic" else value.strip()
             if scheme.lower() == "bearer" and self._verifier is not None:
                 identity = self._verifier.verify(secret)
                 if identity is not None:
@@ -54,7 +54,7 @@ class Identifier:
         return Identity(info.principal, info.id)
 
 
-def _basic_secret(value: str) -> str:
+def basic_secret(value: str) -> str:
     """The key of a URL like ``http://:key@host``: the password, else the name."""
     try:
         text = base64.b64decode(value.strip(), validate=True).decode()

@@ -28,15 +28,17 @@ _NAME = "main.py"
 _Edit = tuple[int, int, bytes]  # begin and end of what is replaced, and by what
 
 
-def cell_of_script(text: str, args: Sequence[str]) -> str:
+def cell_of_script(text: str, args: Sequence[str], *, is_body: bool = False) -> str:
     """The code of a cell that does what the script would do.
 
     ``asyncio.run(x)`` becomes ``await x`` where a cell may await, ``exit()`` raises SystemExit and leaves the
-    kernel alive, and ``sys.argv`` has the arguments. Code that Python can't read stays as it is.
+    kernel alive, and ``sys.argv`` has the arguments. With ``is_body`` the script is written as the body of a
+    function: ``return x`` shows the value and ends it. Code that Python can't read stays as it is.
     """
     sets_arguments = bool(args) or _READS_ARGUMENTS.search(text) is not None
     arguments = f"__import__('sys').argv[:] = {[_NAME, *args]!r}"
-    if not sets_arguments and "asyncio.run(" not in text and not _CALLS_END.search(text):
+    returns = is_body and "return" in text
+    if not (sets_arguments or returns or "asyncio.run(" in text or _CALLS_END.search(text)):
         return text
     try:
         body = ast.parse(text).body
@@ -44,15 +46,17 @@ def cell_of_script(text: str, args: Sequence[str]) -> str:
         if len(lines) != text.count("\n") + (not text.endswith("\n")):
             raise ValueError("lines that end otherwise are counted otherwise")
         starts = [0, *itertools.accumulate(map(len, lines))]
-        edits = [*_awaits(body, b"".join(lines), starts), *_ends(body, starts)]
+        code = b"".join(lines)
+        edits = [*_awaits(body, code, starts), *_ends(body, starts)]
+        edits += _returns(body, code, starts) if returns else ()
         place = _first_simple(body, starts) if sets_arguments else None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return f"{arguments}\n{text}" if args else text
     if place is not None:
         edits.append((place, place, f"{arguments}; ".encode()))
     elif args:
-        return f"{arguments}\n{_edited(b''.join(lines), edits)}"
-    return _edited(b"".join(lines), edits)
+        return f"{arguments}\n{_edited(code, edits)}"
+    return _edited(code, edits)
 
 
 def _edited(code: bytes, edits: Iterable[_Edit]) -> str:
@@ -68,6 +72,22 @@ def _awaits(body: Sequence[ast.stmt], code: bytes, starts: Sequence[int]) -> Ite
         # All but the ends of lines goes: the lines below keep their numbers.
         yield begin, inner_begin, b"(await " + b"\n" * code.count(b"\n", begin, inner_begin)
         yield inner_end, end, b"\n" * code.count(b"\n", inner_end, end) + b")"
+
+
+def _returns(nodes: Iterable[ast.AST], code: bytes, starts: Sequence[int]) -> Iterator[_Edit]:
+    """``return`` outside of all functions: the value is shown, and nothing after it is executed."""
+    for node in nodes:
+        if isinstance(node, ast.Return):
+            begin, end = _extent(starts, node)
+            if node.value is None or (isinstance(node.value, ast.Constant) and node.value.value is None):
+                yield begin, end, b"raise SystemExit"
+                continue
+            first, last = _extent(starts, node.value)
+            lines = b"\n" * code.count(b"\n", begin, first)
+            yield begin, first, b"__import__('IPython').display.display(" + lines
+            yield last, end, b"\n" * code.count(b"\n", last, end) + b"); raise SystemExit"
+        elif not isinstance(node, _SCOPES):
+            yield from _returns(ast.iter_child_nodes(node), code, starts)
 
 
 def _ends(body: Sequence[ast.stmt], starts: Sequence[int]) -> Iterator[_Edit]:
@@ -97,7 +117,7 @@ def _first_simple(body: Sequence[ast.stmt], starts: Sequence[int]) -> int | None
     return None
 
 
-def _extent(starts: Sequence[int], node: ast.expr) -> tuple[int, int]:
+def _extent(starts: Sequence[int], node: ast.expr | ast.stmt) -> tuple[int, int]:
     assert node.end_lineno is not None
     assert node.end_col_offset is not None
     return starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset

@@ -8,6 +8,8 @@ from interpreter.api.operations import Access, Answer, Operation
 from interpreter.errors import InvalidRequestError, NotFoundError
 from interpreter.frontends.chats import CHAT_HEADERS, check_chat_key
 from interpreter.frontends.dialect import JSON_TYPE, DialectHandler
+from interpreter.frontends.fitted import fit_pictures
+from interpreter.frontends.images import ImageShrinker
 from interpreter.frontends.pictures import saved_pictures_of, shows_picture
 from interpreter.frontends.saved_pictures import save_pictures
 from interpreter.frontends.tools import EXECUTE_PYTHON, Tool
@@ -107,7 +109,9 @@ class ExecuteHandler(ToolHandler):
         files = [{**describe_file(file), "change": file.change} for file in run.files]
         answer: JSON = {"session_id": session.info.id, "run_id": run.id, "status": run.status.value}
         if self.request.headers.get(IMAGES_HEADER, "").lower() in ("1", "true", "yes"):
-            found = images(outputs, _MAX_IMAGE_BYTES)
+            shrinker = self.application.settings.setdefault("image_shrinker", ImageShrinker())
+            run = await fit_pictures(run, _MAX_IMAGE_BYTES, shrinker)
+            found = images(run.folded.outputs, _MAX_IMAGE_BYTES)
             answer["images"] = [f"data:{image.mime_type};base64,{image.data}" for image in found]
         elif any(map(shows_picture, outputs)):
             made = await save_pictures(self.services, session, run)

@@ -25,6 +25,7 @@ DROPPED_AT = "interpreter_dropped_at"
 _BUNDLES = frozenset({"display_data", "execute_result", "update_display_data"})
 _DROPPABLE = frozenset({"stream", "display_data", "update_display_data", "clear_output"})
 _COMMS = frozenset({"comm_open", "comm_msg", "comm_close"})
+_GATEWAY_STATES = ("dead", "restarting")
 _MAX_HEADER_BYTES = 65536
 _MAX_PARENTS = 16
 _LOST_REPLY = {
@@ -46,6 +47,18 @@ class Bounds:
     max_waiting_bytes: int = 32 * 1024**2
     max_parsed_bytes: int = 64 * 1024**2
     """A larger content is not even read: parsing it would hold up every other session."""
+
+
+def is_forged(parts: Parts) -> bool:
+    """Whether a kernel says what only the gateway says of it: that it is dead, and why, or restarting."""
+    if b"status" not in parts[0] and b"\\" not in parts[0]:  # JSON can write the letters in other ways
+        return False
+    if len(parts[0]) > _MAX_HEADER_BYTES:
+        return True
+    if len(parts) < 4 or _load(parts[0]).get("msg_type") != "status":
+        return False
+    too_large = len(parts[3]) > _MAX_HEADER_BYTES
+    return too_large or _load(parts[3]).get("execution_state") in _GATEWAY_STATES
 
 
 def bounded(parts: Parts, bounds: Bounds) -> Parts | None:
@@ -106,6 +119,8 @@ class Backlog:
 
     def admit(self, parts: Parts, waiting_bytes: int) -> list[Parts]:
         """The messages to send now, in order, given how many bytes wait already."""
+        if is_forged(parts):
+            return []
         if waiting_bytes > self._bounds.max_waiting_bytes:
             header = _load(parts[0])
             if header.get("msg_type") in _COMMS:  # nothing of them is ever shown, so nothing is missing

@@ -21,8 +21,9 @@ from tornado import web
 
 from interpreter.gateway_extension.handlers import GatewayHandlerMixin
 from interpreter.gateway_extension.sandbox.bubblewrap import SandboxError
+from interpreter.gateway_extension.sandbox.fork_command import Origin
 from interpreter.gateway_extension.sandbox.provisioner import BubblewrapProvisioner
-from interpreter.gateway_extension.sandbox.zygote import RETRY_AFTER, Origin, Zygote, find_zygote
+from interpreter.gateway_extension.sandbox.zygote import RETRY_AFTER, Zygote, find_zygote
 
 FORK_SERVER_PATH = "/api/fork_server"
 MAX_WAIT = 20.0

@@ -63,9 +63,9 @@ def _run_gateway(token: str, options: list[str]) -> int:
     # Ten or so descriptors for each kernel: the usual soft limit of 1024 ends at a hundred kernels.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    # jsonschema (of jupyter_events) would take 0.7 seconds of each start to make its grammar, for formats
-    # that no schema here has.
-    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
+    from interpreter.imports import import_jsonschema  # noqa: PLC0415
+
+    import_jsonschema()  # before jupyter_events does
     from kernel_gateway.gatewayapp import KernelGatewayApp  # noqa: PLC0415
 
     from interpreter.eventloop import make_default  # noqa: PLC0415

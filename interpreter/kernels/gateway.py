@@ -18,6 +18,7 @@ from tornado.httputil import HTTPHeaders
 
 from interpreter.errors import GatewayError, InterpreterError, InvalidRequestError
 from interpreter.kernels.background import Background
+from interpreter.kernels.deaths import GONE, KernelDeath, find_death, start_failure
 from interpreter.kernels.fetching import fetch
 from interpreter.kernels.refusals import CONNECT_ERRORS, connection_error, unauthorized_sentence
 from interpreter.kernels.scheme import other_scheme
@@ -138,11 +139,15 @@ class Gateway:
 
     async def has_kernel(self, kernel_id: str) -> bool:
         """Whether the gateway knows the kernel and does not call it dead."""
+        return await self.find_end(kernel_id) is None
+
+    async def find_end(self, kernel_id: str) -> KernelDeath | None:
+        """How the kernel ended, as far as the gateway tells; None while it is there."""
         response = await self._request("GET", "api", "kernels", kernel_id, accept=(404,))
         if response.code == 404:
-            return False
+            return find_death(response.body) or GONE
         model = _parsed(response)
-        return not (isinstance(model, dict) and model.get("execution_state") == "dead")
+        return GONE if isinstance(model, dict) and model.get("execution_state") == "dead" else None
 
     async def interrupt_kernel(self, kernel_id: str) -> None:
         """Send SIGINT, or an interrupt message, as the kernelspec says."""
@@ -337,6 +342,10 @@ class Gateway:
             )
         if response.code in (301, 302, 303, 307, 308, 401, 403):
             return GatewayError(unauthorized_sentence(self.target), code="gateway_unauthorized")
+        if (death := find_death(response.body)) is not None:
+            if response.code == 404:
+                return GatewayError(death.sentence, code="kernel_gone")
+            return GatewayError(start_failure(death), code="kernel_not_up")
         if response.code == 404 and len(parts) > 2:
             return GatewayError("The gateway does not know the kernel any more.", code="kernel_gone")
         if response.code == 404:

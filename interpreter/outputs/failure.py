@@ -23,14 +23,14 @@ _TIMED_LINE = re.compile(r"^[ \t]*File [\"<]+timed exec>\"?(?:, line |:)(\d+)", 
 _FILE_LINE = re.compile(r"ipykernel_\d+[/\\]\d+\.py\", line (\d+), in <module>")
 
 
-def read_error(content: Mapping[str, Any], limit: int) -> tuple[JSON, int]:
+def read_error(content: Mapping[str, Any], limit: int, value_limit: int) -> tuple[JSON, int]:
     """The nbformat error output of an ``error`` or a reply, and the bytes that were dropped.
 
-    Name, value and traceback are bounded: ``limit`` bytes are kept of the traceback and as many of the
-    value, in which some clients carry data (smolagents' final answer).
+    Name, value and traceback are bounded: ``limit`` bytes are kept of the traceback, ``value_limit`` of
+    the value, in which some clients carry data (smolagents' final answer, a picture for example).
     """
     ename, dropped_name = cut_text(_text(content.get("ename")) or NO_NAME, _MAX_ENAME_BYTES)
-    evalue, dropped_value = cut_text(_text(content.get("evalue")), limit)
+    evalue, dropped_value = cut_text(_text(content.get("evalue")), value_limit)
     lines = content.get("traceback")
     if isinstance(lines, str):
         lines = [lines]

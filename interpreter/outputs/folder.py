@@ -132,7 +132,7 @@ class OutputFolder:
     def _on_error(self, content: Mapping[str, Any]) -> None:
         self._clear_if_waiting()
         room = max(self._limits.max_display_bytes - self._display_bytes, _MIN_ERROR_BYTES)
-        output, dropped = read_error(content, min(self._limits.max_output_bytes, room))
+        output, dropped = self._read_error(content, room)
         if not self._is_late:
             self._shown_errors.append(output)
         if dropped:
@@ -140,6 +140,10 @@ class OutputFolder:
             self._part.tally.bytes += dropped
         size = sum(map(len, output["traceback"])) + len(output["evalue"])
         self._place(Slot(output, size))
+
+    def _read_error(self, content: Mapping[str, Any], room: int) -> tuple[JSON, int]:
+        limits = self._limits
+        return read_error(content, min(limits.max_output_bytes, room), min(limits.max_mime_bytes, room))
 
     def _on_clear(self, content: Mapping[str, Any]) -> None:
         if content.get("wait"):
@@ -154,7 +158,9 @@ class OutputFolder:
         self._reply_status = status if isinstance(status, str) else ""
         self._reply_count = _count(content.get("execution_count"))
         if status == "error":
-            self._reply_error, _ = read_error(content, self._limits.max_output_bytes)
+            error, _ = self._read_error(content, self._limits.max_display_bytes)
+            told = (shown for shown in self._shown_errors if _names(shown) == _names(error))
+            self._reply_error = next(told, error)  # which may be large
         payload = content.get("payload")
         for item in payload if isinstance(payload, list) else ():
             if not isinstance(item, Mapping):
@@ -353,6 +359,10 @@ def _gap(metadata: Any) -> tuple[int, int | None]:
     return _count(metadata.get("interpreter_dropped_bytes")) or 0, _count(
         metadata.get("interpreter_dropped_at")
     )
+
+
+def _names(error: JSON) -> tuple[str, str]:
+    return error["ename"], error["evalue"]
 
 
 def _count(value: Any, default: int | None = None) -> int | None:

@@ -7,7 +7,7 @@ removes the character before it, or nothing at the start of the line.
 
 import re
 
-from interpreter.outputs.text import utf8_pieces
+from interpreter.outputs.text import clean_text, utf8_length, utf8_pieces
 
 # Bytes that a tail may overrun before it is trimmed, which makes trimming O(1) amortised. As a piece of
 # text is never longer, a line within a piece folds alike whether it comes whole or in parts.
@@ -158,6 +158,8 @@ class Clip:
 
 def cut_text(text: str, limit: int) -> tuple[str, int]:
     """Clean ``text`` cut to ``limit`` bytes of head and tail, and the bytes that were dropped."""
+    if utf8_length(text) <= limit:
+        return clean_text(text), 0  # the same one, mostly: it may be large
     clip = Clip(limit)
     for data in utf8_pieces(text):
         clip.append(data)

@@ -1,12 +1,11 @@
 """Text and JSON from a kernel made safe for strict JSON and notebooks. Pure."""
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from interpreter.jsontext import count_values
+from interpreter.jsontext import count_values, dump
 
 _PIECE_CHARS = 1 << 16  # so that a 100 MB message is never encoded in one go
 _MAX_DEPTH = 100  # nbformat copies recursively, several Python frames per level
@@ -79,15 +78,14 @@ def sized_json(value: Any) -> tuple[Any, int, int]:
     take much memory for a moment.
     """
     try:
-        encoded = json.dumps(value, allow_nan=False, ensure_ascii=False)
-        size = len(encoded) if encoded.isascii() else len(encoded.encode())
+        encoded = dump(value, allow_nan=False)
         if not _is_deep(value):
-            return value, size, count_values(encoded)
+            return value, len(encoded), count_values(str(encoded, "latin-1"))
     except (TypeError, ValueError, RecursionError):
         pass
     copy = clean_json(value)
-    encoded = json.dumps(copy, ensure_ascii=False)
-    return copy, len(encoded.encode()), count_values(encoded)
+    encoded = dump(copy)
+    return copy, len(encoded), count_values(str(encoded, "latin-1"))
 
 
 def _is_deep(value: Any) -> bool:

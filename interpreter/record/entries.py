@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from interpreter.jsontext import dump
+from interpreter.jsontext import dump, read_utf8
 from interpreter.models import JSON, from_iso, to_iso
 
 FORMAT = 1
@@ -38,6 +38,7 @@ _MAC_PREFIX = b',"mac":"'
 _MAC_SUFFIX = b'"}\n'
 _TAIL_BYTES = len(_MAC_PREFIX) + 2 * MAC_BYTES + len(_MAC_SUFFIX)
 _MAX_DEPTH = 100
+_RAW_LEVELS = 8  # three above an output, and less than the levels of it in which `dump` finds large texts
 
 
 class BadEntryError(ValueError):
@@ -80,17 +81,20 @@ def encode(
     return b"".join((body, _MAC_PREFIX, mac.hex().encode(), _MAC_SUFFIX)), mac
 
 
-def decode(line: bytes) -> Entry:
-    """The entry that a line (with its newline) says it is; raises BadEntryError. Proves nothing yet."""
+def decode(line: bytes, *, raw: bool = False) -> Entry:
+    """The entry that a line (with its newline) says it is; raises BadEntryError. Proves nothing yet.
+
+    With ``raw``, large texts in the outputs of a run may be `Utf8`.
+    """
     tail = line[-_TAIL_BYTES:]
     if not (tail.startswith(_MAC_PREFIX) and tail.endswith(_MAC_SUFFIX)):
         raise BadEntryError("the line is not an entry")
     digits = tail[len(_MAC_PREFIX) : -len(_MAC_SUFFIX)]
     try:
         mac = bytes.fromhex(digits.decode("ascii"))
-        text = line.decode()
+        lines = [line]
         del line  # it may be large, and the caller may have no more use for it
-        value = json.loads(text)
+        value = read_utf8(lines.pop(), raw_levels=_RAW_LEVELS if raw else 0)
         at = from_iso(value["at"])
         seq, kind, data = value["seq"], value["kind"], value["data"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:

@@ -8,6 +8,7 @@ import errno
 import logging
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -26,11 +27,12 @@ from interpreter.record.entries import (
     key_id,
     proves,
 )
-from interpreter.record.layout import Layout, create_file, sync_folder, write_at
+from interpreter.record.layout import Layout, create_file, open_file, sync_folder, write_at
 
 _log = logging.getLogger(__name__)
 _HEAD = re.compile(rb"([0-9]{12}) ([0-9]{16}) ([0-9a-f]{64}) (open |ended)\n")
 _NO_MAC = bytes(MAC_BYTES)
+_BLOCK = 1 << 20
 
 
 class DamagedError(Exception):
@@ -75,14 +77,14 @@ def read_head(layout: Layout, journal_id: str) -> Head | None:
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Offset and bytes of each line, newline included; the last may lack it."""
     offset = 0
-    with path.open("rb") as file:
+    with open_file(path) as file:
         for line in file:
             yield offset, line
             offset += len(line)
 
 
-def read_entry(descriptor: int, offset: int) -> Entry:
-    """The entry at an offset of an open journal. Raises BadEntryError."""
+def read_entry(descriptor: int, offset: int, *, raw: bool = False) -> Entry:
+    """The entry at an offset of an open journal; ``raw`` as in `decode`. Raises BadEntryError."""
     blocks: list[bytes] = []
     step = 16 * 1024
     while not blocks or not blocks[-1].endswith(b"\n"):
@@ -92,7 +94,7 @@ def read_entry(descriptor: int, offset: int) -> Entry:
         end = block.find(b"\n") + 1
         blocks.append(block[:end] if end else block)
         offset, step = offset + len(block), min(2 * step, 1 << 22)
-    return decode(_joined(blocks))
+    return decode(_joined(blocks), raw=raw)
 
 
 def _joined(blocks: list[bytes]) -> bytes:
@@ -125,6 +127,8 @@ class Journal:
         self._key = key
         self._dirty = False
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        status = os.fstat(self._file)
+        self._place = status.st_dev, status.st_ino  # which file it is
         try:
             self._head_file = os.open(
                 layout.head_path(journal_id), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
@@ -197,8 +201,9 @@ class Journal:
         """Append an entry; it is on disk when this returns it and its offset. Raises OSError."""
         head = self.head
         line, mac = encode(head.entries + 1, at, kind, data, previous=head.mac, key=self._key)
-        if not os.fstat(self._file).st_nlink:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        status = os.stat(self.path)
+        if (status.st_dev, status.st_ino) != self._place:
+            self._take_copy()
         if self._dirty:
             self._cut_back()
         try:
@@ -219,6 +224,10 @@ class Journal:
         """The entry at ``offset``. Raises BadEntryError, OSError."""
         return read_entry(self._file, offset)
 
+    def read_raw(self, offset: int) -> Entry:
+        """The same, of which large texts may be `Utf8`: for what only writes them again."""
+        return read_entry(self._file, offset, raw=True)
+
     def seal(self) -> None:
         """Say in the head that nothing will follow, so that a start need not read this journal."""
         self.head = replace(self.head, ended=True)
@@ -228,6 +237,28 @@ class Journal:
         """Give the files back."""
         os.close(self._file)
         os.close(self._head_file)
+
+    def _take_copy(self) -> None:
+        """Go on in a copy that has taken the file's place (a backup was restored), if nothing differs.
+
+        Raises FileNotFoundError if something does.
+        """
+        copy = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            status = os.fstat(copy)
+            if not stat.S_ISREG(status.st_mode) or not self._is_same(copy, status.st_size):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            sync_folder(self.path.parent)
+            os.dup2(copy, self._file, inheritable=False)
+        finally:
+            os.close(copy)
+        self._place = status.st_dev, status.st_ino
+
+    def _is_same(self, copy: int, size: int) -> bool:
+        blocks = range(0, self.head.size, _BLOCK)
+        return size == self.head.size and all(
+            os.pread(copy, _BLOCK, offset) == os.pread(self._file, _BLOCK, offset) for offset in blocks
+        )
 
     def _cut_back(self) -> None:
         os.ftruncate(self._file, self.head.size)

@@ -15,9 +15,11 @@ import errno
 import fcntl
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from interpreter.errors import SettingsError
 from interpreter.models import SessionInfo, is_id
@@ -52,14 +54,20 @@ class Layout:
         """The journal of a session, None when there is none."""
         if not is_id(session_id):
             return None
-        return next(self.record_dir.glob(f"{_DAYS}/{session_id}.jsonl"), None)
+        found = self.record_dir.glob(f"{_DAYS}/{session_id}.jsonl")
+        return next((path for path in found if path.is_file()), None)
 
     def journals(self) -> Iterator[Path]:
         """All journals of sessions, oldest day first."""
         for day in sorted(self.record_dir.glob(_DAYS)):
             for path in sorted(day.glob("*.jsonl")):
-                if is_id(path.stem):
+                if is_id(path.stem) and path.is_file():
                     yield path
+
+    def notebooks(self) -> Iterator[Path]:
+        """All notebooks of sessions, oldest day first."""
+        for day in sorted(self.record_dir.glob(_DAYS)):
+            yield from sorted(path for path in day.glob("*.ipynb") if is_id(path.stem))
 
     def heads(self) -> Iterator[str]:
         """The ids of all sessions whose head is known."""
@@ -159,6 +167,15 @@ def create_file(path: Path, content: bytes, mode: int) -> None:
         raise
     finally:
         os.close(descriptor)
+
+
+def open_file(path: Path) -> BinaryIO:
+    """A file for reading. Raises OSError; FileNotFoundError too when a folder, or a pipe, has its name."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would wait for its writer
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    return os.fdopen(descriptor, "rb")
 
 
 def write_at(descriptor: int, content: bytes, offset: int) -> None:

@@ -75,6 +75,9 @@ class RecordReader:
             missing = None if session_id in found else verify_missing(self.layout, session_id)
             if missing is not None:
                 found[session_id] = missing
+        for path in self.layout.notebooks():
+            if path.stem not in found:
+                found[path.stem] = Verification(False, 0, ("There is no journal for this notebook.",))
         if self.layout.retention_path.exists() or read_head(self.layout, RETENTION_ID) is not None:
             found[RETENTION_ID] = self._verify_retention(key)
         return found

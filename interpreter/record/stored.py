@@ -123,7 +123,7 @@ class StoredSession:
 
     def notebook(self) -> Iterator[tuple[int | None, bytes]]:
         """The notebook in parts, as `render` gives them."""
-        with _Reader(self.path) as read:
+        with _Reader(self.path, raw=True) as read:
             yield from render(self.index, read)
 
     def open_notebook(self) -> BinaryIO:
@@ -134,8 +134,9 @@ class StoredSession:
 class _Reader:
     """A journal open for reading entries at offsets."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, raw: bool = False) -> None:
         self._path = path
+        self._raw = raw
         self._file = -1
 
     def __enter__(self) -> Read:
@@ -146,4 +147,4 @@ class _Reader:
         os.close(self._file)
 
     def _read(self, offset: int) -> Entry:
-        return read_entry(self._file, offset)
+        return read_entry(self._file, offset, raw=self._raw)

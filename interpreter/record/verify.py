@@ -26,7 +26,7 @@ from interpreter.record.entries import (
     proves,
 )
 from interpreter.record.journal import Head, read_head, read_lines
-from interpreter.record.layout import Layout
+from interpreter.record.layout import Layout, open_file
 from interpreter.record.notebook import rendered_entries
 from interpreter.record.stored import StoredSession
 
@@ -57,9 +57,12 @@ def verify_session(layout: Layout, key: bytes | None, path: Path, *, pending: bo
     with contextlib.ExitStack() as stack:
         # Opened before the journal is read, so that it can't be newer than what was read of that.
         notebook: BinaryIO | None = None
-        with contextlib.suppress(FileNotFoundError):
-            notebook = stack.enter_context(path.with_suffix(".ipynb").open("rb"))
-        return _verify(layout, key, path, notebook, pending=pending)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                notebook = stack.enter_context(open_file(path.with_suffix(".ipynb")))
+            return _verify(layout, key, path, notebook, pending=pending)
+        except OSError as error:
+            return Verification(False, 0, (f"The record of the session can't be read: {error.strerror}.",))
 
 
 def _verify(
@@ -70,7 +73,7 @@ def _verify(
     for offset, line in read_lines(path):
         if not line.endswith(b"\n") and pending and head is not None and offset >= head.size:
             break
-        chain.take(line)
+        chain.take(line, offset + len(line))
     chain.finish()
     problems = chain.problems
     if chain.info is not None and path != layout.journal_path(chain.info):
@@ -87,8 +90,8 @@ def _verify(
 def verify_chain(layout: Layout, key: bytes | None, journal_id: str, path: Path) -> tuple[str, ...]:
     """The problems of a journal that is not a session's: only its entries and its end are checked."""
     chain = _Chain(journal_id, key, read_head(layout, journal_id), is_session=False)
-    for _, line in read_lines(path):
-        chain.take(line)
+    for offset, line in read_lines(path):
+        chain.take(line, offset + len(line))
     chain.finish()
     return tuple(chain.problems)
 
@@ -116,8 +119,10 @@ class _Chain:
     _previous: tuple[bytes, ...] = ()
     _last_run: int | None = None
     _foreign: bool = False
+    _head_end: int | None = None
 
-    def take(self, line: bytes) -> None:
+    def take(self, line: bytes, end: int) -> None:
+        """The next line, which ends before byte ``end``."""
         self._lines += 1
         if self._foreign:
             return
@@ -133,7 +138,7 @@ class _Chain:
         if self._lines == 1:
             self._begin(entry)
         if not self._foreign:
-            self._follow(entry, line)
+            self._follow(entry, line, end)
 
     def _begin(self, entry: Entry) -> None:
         """The first entry says whose journal this is and with which key it was written."""
@@ -141,8 +146,11 @@ class _Chain:
             self._stop("The record's key is missing from state_dir, so nothing can be proven.")
             return
         self._previous = (genesis(self.key, self.journal_id),)
-        if entry.data.get("key") != key_id(self.key):
-            self._stop(f"The journal was written with another key (id {entry.data.get('key')}).")
+        if "key" not in entry.data:
+            self.problems.append("The journal does not begin with its first entry.")
+            self._previous = ()
+        elif entry.data["key"] != key_id(self.key):
+            self._stop(f"The journal was written with another key (id {entry.data['key']}).")
         elif self.is_session:
             self._begin_session(entry)
 
@@ -162,7 +170,7 @@ class _Chain:
         self.problems.append(problem)
         self._foreign = True
 
-    def _follow(self, entry: Entry, line: bytes) -> None:
+    def _follow(self, entry: Entry, line: bytes, end: int) -> None:
         number = entry.number
         macs: tuple[bytes, ...] = (entry.mac,)
         if entry.seq in self._seen:
@@ -175,6 +183,8 @@ class _Chain:
             )
             # Whether the content or the mac was changed: the next entry is judged by what fits it.
             macs = (entry.mac, *(mac_of(line, previous=p, key=self.key or b"") for p in self._previous))
+        if self.head is not None and entry.seq == self.head.entries:
+            self._head_end = end
         if self.head is not None and entry.seq == self.head.entries and entry.mac != self.head.mac:
             self.problems.append(f"Entry {entry.seq}{_about(entry)} is not the one that was written there.")
         if entry.kind == RUN_ACCEPTED and entry.seq not in self._seen:
@@ -205,6 +215,8 @@ class _Chain:
             count = self.head.entries - self.last
             noun = "entry is" if count == 1 else "entries are"
             self.problems.append(f"{count} {noun} missing at the end of the journal{self._place()}.")
+        elif not self.problems and self._head_end != self.head.size:
+            self.problems.append("What state_dir knows of the journal's end was changed.")
 
     def _place(self) -> str:
         return f" (after run {self._last_run})" if self._last_run is not None else ""

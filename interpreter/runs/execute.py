@@ -70,8 +70,9 @@ class _Attempt:
         return self.execution
 
     async def aclose(self) -> None:
-        self.task.cancel()
-        await asyncio.wait({self.task})
+        if not self.task.done():
+            self.task.cancel()
+            await asyncio.wait({self.task})
         del self.task  # whose error holds the frame of `_run`, and so this: a cycle with all of the run in it
 
 

@@ -1,7 +1,7 @@
 """Accepts runs, queues them per session, executes them one at a time and records each."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -126,10 +126,6 @@ class RunManager:
         self._sessions.read(principal, session_id)
         return await self._recorder.list_run_ids(session_id)
 
-    async def list(self, principal: Principal, session_id: str) -> list[Run]:
-        """All runs of a live session with all their outputs, oldest first. Raises as `list_ids`."""
-        return [await self.get(principal, run_id) for run_id in await self.list_ids(principal, session_id)]
-
     async def events(self, principal: Principal, run_id: str, after: int = 0) -> AsyncIterator[RunEvent]:
         """The run's events above ``after``. Raises NotFoundError."""
         active = self._runs.get(run_id)
@@ -145,12 +141,23 @@ class RunManager:
             if not principal.owns(run.owner_id):
                 raise NotFoundError("There is no run with this id.")
             return run
+        self._cancel(active, reason)
+        return await active.wait()
+
+    async def cancel_all_of(self, has_ended: Callable[[str], Awaitable[bool]]) -> None:
+        """End the runs of the tokens of which ``has_ended`` says so: nobody may ask for them any more."""
+        live = [active for active in self._runs.values() if not active.finished]
+        ended = {owner for owner in {active.run.owner_id for active in live} if await has_ended(owner)}
+        for active in live:
+            if active.run.owner_id in ended:
+                self._cancel(active, "Its token was revoked or has expired.")
+
+    def _cancel(self, active: ActiveRun, reason: str) -> None:
         active.request_stop(Stop(RunStatus.CANCELLED, reason))
         lane = self._lanes.get(active.run.session_id)
         if lane is not None and lane.take_out(active):
             outcome = stopped(active.stop.result())
             lane.keep(self._background.spawn(self._executor.finish(lane, active, outcome)))
-        return await active.wait()
 
     def interrupt(self, principal: Principal, session_id: str) -> None:
         """Interrupt what the session executes now, if anything. Raises as `SessionManager.get`."""

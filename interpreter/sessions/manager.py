@@ -31,6 +31,7 @@ KERNEL_LOST_AT_RESTART = (
 )
 KEPT_ENDINGS = 50_000  # ended sessions of which is still told why they are gone
 RECOVERED_AT_ONCE = 20
+END_PATIENCE = 4.0  # seconds: stubborn processes and a million files take longer to remove
 
 _KERNEL_LIVES = ("kernel_started", "kernel_restarted")  # notes of the record whose detail is a kernel id
 
@@ -163,12 +164,18 @@ class SessionManager:
         return len(self._sessions)
 
     async def delete(self, principal: Principal, session_id: str) -> None:
-        """End a session; its kernel is gone when this returns, its record stays."""
+        """End a session; its record stays. Returns as `end`."""
         await self.end(self.get(principal, session_id), "deleted")
 
     async def end(self, session: Session, reason: str) -> None:
-        """End a session. It goes on to its end even when the caller is cancelled."""
-        await asyncio.shield(self._start_ending(session, reason))
+        """End a session: its kernel and files are gone when this returns, unless that takes long.
+
+        After `END_PATIENCE` seconds the rest is done in the background, as it is when the caller is cancelled.
+        """
+        ending = self._start_ending(session, reason)
+        await asyncio.wait({ending}, timeout=END_PATIENCE)
+        if ending.done():
+            ending.result()
 
     async def kernelspecs(self) -> JSON:
         """The kernelspecs that sessions may name, and the default one."""

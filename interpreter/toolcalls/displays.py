@@ -11,7 +11,8 @@ from typing import Any
 from interpreter.models import JSON
 from interpreter.toolcalls.readable import is_empty, names_only, noun_of, readable, text_field
 
-_MAX_PIXELS = 2000  # per side
+MAX_PIXELS = 2000
+"""Per side of an image that every model API takes."""
 # First bytes of the image types that model APIs take; a wrong image would make them refuse the whole message.
 _MAGIC: Mapping[str, tuple[bytes, ...]] = {
     "image/png": (b"\x89PNG\r\n\x1a\n",),
@@ -99,4 +100,4 @@ def _is_sound_png(content: bytes) -> bool:
     width: int
     height: int
     width, height = struct.unpack_from(">II", content, 16)
-    return 0 < width <= _MAX_PIXELS and 0 < height <= _MAX_PIXELS
+    return 0 < width <= MAX_PIXELS and 0 < height <= MAX_PIXELS

@@ -10,7 +10,10 @@ from interpreter.toolcalls.markup import text_of_markup
 # The reprs that say nothing: of figures, and of objects whose only use is to be displayed.
 _EMPTY = re.compile(r"<(?:Figure size|IPython\.core\.display\.|IPython\.lib\.display\.)[^>]*>")
 # Those that only name an object, beside which there is something better.
-_NAME = re.compile(r"<[\w.]+ (?:object )?at 0x[0-9a-fA-F]+>|<[\w.]+ object>|alt\.\w*Chart\(\.\.\.\)")
+_ALTAIR = re.compile(
+    r"alt\.\w*Chart\(\.\.\.\)"
+)  # beside it there is a page of scripts, and no type of its own
+_NAME = re.compile(rf"<[\w.]+ (?:object )?at 0x[0-9a-fA-F]+>|<[\w.]+ object>|{_ALTAIR.pattern}")
 _CHARTS = (
     ("application/vnd.plotly.", "interactive Plotly chart"),
     ("application/vnd.vegalite.", "interactive Vega-Lite chart"),
@@ -37,7 +40,10 @@ def names_only(text: str) -> bool:
 
 def noun_of(bundle: Mapping[str, Any]) -> str | None:
     """What an interactive output is called; None for any other."""
-    return next((noun for prefix, noun in _CHARTS for mime in bundle if mime.startswith(prefix)), None)
+    noun = next((noun for prefix, noun in _CHARTS for mime in bundle if mime.startswith(prefix)), None)
+    plain = text_field(bundle, "text/plain") if noun is None else None
+    is_altair = plain is not None and len(plain) < _MAX_NAME and _ALTAIR.fullmatch(plain.strip()) is not None
+    return "interactive Altair chart" if is_altair else noun
 
 
 def text_field(bundle: Mapping[str, Any], mime: str) -> str | None:

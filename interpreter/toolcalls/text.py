@@ -147,7 +147,7 @@ def _error_part(error: RunError) -> _Part:
 def _notes(run: Run, displays: Displays, *, shows_rich: bool) -> Iterable[str]:
     own = [notice for notice in run.notices if not _STATE_TOLD.search(notice)]
     reason = next((n for n in own if run.status in _REASON and _REASON[run.status].search(n)), None)
-    yield from (_line(sentence) for sentence in _earlier(run.notices))
+    yield from (_line(sentence) for sentence in _earlier(run.notices, but=reason))
     if status := reason or _status_note(run):
         yield _line(status)
     if _is_state_lost(run):
@@ -163,12 +163,12 @@ def _notes(run: Run, displays: Displays, *, shows_rich: bool) -> Iterable[str]:
         yield f"The output was over the limits: {run.folded.dropped_bytes} bytes of it were dropped."
 
 
-def _earlier(notices: Iterable[str]) -> Iterable[str]:
-    """What happened to the session's kernel before the run."""
+def _earlier(notices: Iterable[str], but: str | None) -> Iterable[str]:
+    """What happened to the session's kernel before the run; not ``but``, the same as has ended the run."""
     for notice in notices:
         told = _STATE_TOLD.search(notice)
         cause = notice[: told.start()].rstrip(".") if told else ""
-        if cause:
+        if cause and cause != (but or "").rstrip("."):
             yield f"Before this run: {cause[:1].lower()}{cause[1:]}."
 
 

@@ -8,7 +8,7 @@ from interpreter.workspace import folder
 from interpreter.workspace.files import FileInfo, Files, Listing, OpenFile
 from interpreter.workspace.local import LocalFiles, Workspaces
 from interpreter.workspace.paths import file_url, mime_type_of, parse_path
-from interpreter.workspace.snapshots import MAX_SCANNED_FILES, UNKNOWN, Snapshot, changes
+from interpreter.workspace.snapshots import MAX_SCANNED_FILES, UNKNOWN, Snapshot, changes, unlisted
 from interpreter.workspace.uploads import Upload, Uploads
 
 __all__ = [
@@ -28,4 +28,5 @@ __all__ = [
     "folder",
     "mime_type_of",
     "parse_path",
+    "unlisted",
 ]

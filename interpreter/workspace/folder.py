@@ -47,6 +47,15 @@ class Entry(NamedTuple):
     inode: int
 
 
+class Scan(NamedTuple):
+    """The regular files; whether these are all; when it was, in ns since the epoch; how many can't be named."""
+
+    entries: list[Entry]
+    complete: bool
+    taken_at: int
+    unnamed: int
+
+
 def open_root(root: str) -> int:
     """A descriptor of the folder itself."""
     return os.open(root, _FOLDER)
@@ -147,11 +156,13 @@ class Walk:
     """What lies below a folder, at most ``max_entries`` of it, with two descriptors at a time.
 
     Yields a path and its ``DirEntry``, which can be asked until the next is taken. Names that have no
-    place in a URL are left out, and so are folders that hold no results (unless ``hidden``).
+    place in a URL are left out and counted (``unnamed``), and folders that hold no results are left out
+    (unless ``hidden``).
     """
 
     def __init__(self, root: int, *, max_entries: int, hidden: bool = False) -> None:
         self.complete = True
+        self.unnamed = 0
         self._root = root
         self._left = max_entries
         self._hidden = hidden
@@ -172,6 +183,7 @@ class Walk:
                             return
                         self._left -= 1
                         if not (self._hidden or _has_place_in_url(entry.name)):
+                            self.unnamed += 1
                             continue
                         if entry.is_dir(follow_symlinks=False):
                             self._enqueue(queue, prefix, entry.name)
@@ -189,21 +201,21 @@ class Walk:
             self.complete = False
 
 
-def scan(root: int, max_files: int) -> tuple[list[Entry], bool, int]:
-    """The regular files, at most ``max_files``; whether these are all; when it was, in ns since the epoch."""
+def scan(root: int, max_files: int) -> Scan:
+    """The regular files, at most ``max_files``."""
     found: list[Entry] = []
     now = time.time_ns()
     walk = Walk(root, max_entries=10 * max_files)
     for path, entry in walk:
         if len(found) >= max_files:
-            return found, False, now
+            return Scan(found, False, now, walk.unnamed)
         try:
             status = entry.stat(follow_symlinks=False)
         except OSError:
             continue
         if stat.S_ISREG(status.st_mode):
             found.append(entry_of(path, status))
-    return found, walk.complete, now
+    return Scan(found, walk.complete, now, walk.unnamed)
 
 
 def page(

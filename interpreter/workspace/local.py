@@ -97,12 +97,13 @@ class Workspaces:
         except OSError:
             return Snapshot()  # deleted by the code itself
         try:
-            found, complete, taken_at = folder.scan(root, max_files or MAX_SCANNED_FILES)
+            found = folder.scan(root, max_files or MAX_SCANNED_FILES)
         except OSError:
             return UNKNOWN
         finally:
             os.close(root)
-        return Snapshot({entry.path: entry for entry in found}, complete, taken_at)
+        files = {entry.path: entry for entry in found.entries}
+        return Snapshot(files, found.complete, found.taken_at, found.unnamed)
 
     def files(self, session: HasId) -> "LocalFiles":
         """The files of a session."""

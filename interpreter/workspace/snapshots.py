@@ -20,6 +20,8 @@ class Snapshot:
     files: Mapping[str, Entry] = field(default_factory=dict)
     complete: bool = True
     taken_at: int = 0
+    unnamed: int = 0
+    """Files and folders that were left out because no path can name them."""
 
 
 UNKNOWN = Snapshot(complete=False, taken_at=2**63)
@@ -48,6 +50,15 @@ def changes(session_id: str, before: Snapshot, after: Snapshot) -> tuple[FileCha
             size = new.size if new else 0
             found.append(FileChange(path, size, mime_type_of(path), change, file_url(session_id, path)))
     return tuple(found)
+
+
+def unlisted(before: Snapshot, after: Snapshot) -> tuple[str, ...]:
+    """What to tell of new files that nobody can ask for: one sentence, or none."""
+    count = after.unnamed - before.unnamed
+    if count <= 0 or before is UNKNOWN:
+        return ()
+    files = "1 new file or folder is" if count == 1 else f"{count} new files or folders are"
+    return (f"{files} not listed: rename what has a backslash in its name, or bytes that are not UTF-8.",)
 
 
 def _signature(entry: Entry) -> tuple[int, int, int]:

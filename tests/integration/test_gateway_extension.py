@@ -18,6 +18,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 KERNEL_ENDED = 4404
 MIB = 1024**2
+PATIENCE = 90  # seconds after which this gateway gives up a kernel that does not answer
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -32,7 +33,11 @@ async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gat
     (stillborn / "kernel.json").write_text('{"argv": ["/bin/false"], "display_name": "S", "language": "s"}')
     kernelspecs = os.pathsep.join([kernelspecs_folder(), str(folder)])
     async with admins_gateway(
-        folder, KG_MAX_KERNELS="6", OPENAI_API_KEY="sk-secret", JUPYTER_PATH=kernelspecs
+        folder,
+        f"--MappingKernelManager.kernel_info_timeout={PATIENCE}",
+        KG_MAX_KERNELS="6",
+        OPENAI_API_KEY="sk-secret",
+        JUPYTER_PATH=kernelspecs,
     ) as client:
         yield client
 
@@ -119,10 +124,12 @@ async def test_a_kernel_that_cannot_be_started_tells_nothing_of_the_inside(gatew
 
 async def test_a_kernel_that_dies_at_its_start_is_told_at_once(gateway: GatewayClient) -> None:
     kernel_id = await gateway.start_kernel(name="stillborn")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE / 2):
         with pytest.raises(HTTPClientError) as refused:
             await gateway.connect(kernel_id)
     assert (refused.value.code, refused.value.message) == (404, "Kernel died")
+    assert refused.value.response is not None
+    assert json.loads(refused.value.response.body)["interpreter"]["exit_code"] is not None
     assert (await gateway.ask("GET", "/api/kernels")).json == []
 
 
@@ -251,12 +258,13 @@ async def test_death_is_told_with_its_cause_and_then_the_websocket_is_closed(
     opened = await gateway.connect(kernel_id)
     await opened.text("print('alive')")
     opened.send("execute_request", {"code": code})
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE / 2):
         await opened.drain()
     channel, last = opened.received[-1]
     assert (channel, last["content"]) == ("iopub", {"execution_state": "dead", "interpreter": cause})
     assert opened.socket.close_code == KERNEL_ENDED
-    assert (await gateway.ask("GET", f"/api/kernels/{kernel_id}")).status == 404
+    gone = await gateway.ask("GET", f"/api/kernels/{kernel_id}")
+    assert (gone.status, gone.json["interpreter"]) == (404, cause)
 
 
 async def test_the_json_protocol_gets_the_same(gateway: GatewayClient) -> None:

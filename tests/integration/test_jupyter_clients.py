@@ -2,11 +2,7 @@
 
 import base64
 import io
-import os
 import re
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,9 +15,9 @@ import pytest
 from jupyter_kernel_client import JupyterKernelClient
 from openwebui import load_executor
 from service_process import ServiceProcess, running_service
+from stock_servers import stock_server
 
 PNG = "data:image/png;base64,"
-START_TIMEOUT = 30.0
 
 # These clients leave sockets to the garbage collector.
 pytestmark = [
@@ -136,14 +132,14 @@ async def test_open_webui_loses_no_text_at_a_mebibyte(run: Any) -> None:
 
 
 async def test_open_webui_waits_for_a_long_run_and_not_for_ever(openwebui: Any, tmp_path: Path) -> None:
-    with running_service(tmp_path, execute_timeout="4", interrupt_grace="2") as service:
-        options = {"token": service.token, "timeout": 1}
+    with running_service(tmp_path, execute_timeout="5", interrupt_grace="2") as service:
+        options = {"token": service.token, "timeout": 2}
         execute = openwebui.execute_code_jupyter
-        slow = await execute(service.url, "import time\ntime.sleep(2.5)\nprint('done')", **options)
+        slow = await execute(service.url, "import time\ntime.sleep(3)\nprint('done')", **options)
         assert slow == {"stdout": "done", "stderr": "", "result": ""}
         endless = await execute(service.url, "print('begun', flush=True)\nwhile True: pass", **options)
         assert endless["stdout"] == "begun"
-        assert "TimeoutError: The run took longer than its timeout of 4 seconds" in endless["stderr"]
+        assert "TimeoutError: The run took longer than its timeout of 5 seconds" in endless["stderr"]
 
 
 async def test_open_webui_learns_that_the_kernel_died(run: Any) -> None:
@@ -211,39 +207,23 @@ def _interrupted(service: ServiceProcess, kernel: JupyterKernelClient) -> Iterat
 
 
 @pytest.fixture
-def jupyter_server(service: ServiceProcess, tmp_path: Path) -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    folders = {f"JUPYTER_{name}_DIR": str(tmp_path) for name in ("CONFIG", "DATA", "RUNTIME")}
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "jupyter_server", f"--gateway-url={service.url}"),
-            *(f"--ServerApp.port={port}", "--ServerApp.port_retries=0", "--ServerApp.open_browser=False"),
-            *("--IdentityProvider.token=local", f"--ServerApp.root_dir={tmp_path}", "--allow-root"),
-        ],
-        env={**os.environ, **folders, "JUPYTER_GATEWAY_AUTH_TOKEN": service.token},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+def jupyter_server(service: ServiceProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("JUPYTER_GATEWAY_AUTH_TOKEN", service.token)
+    options = (
+        *(
+            f"--gateway-url={service.url}",
+            "--IdentityProvider.token=local",
+            f"--ServerApp.root_dir={tmp_path}",
+        ),
+        *(
+            "--ServerApp.port={port}",
+            "--ServerApp.port_retries=0",
+            "--ServerApp.open_browser=False",
+            "--allow-root",
+        ),
     )
-    url = f"http://127.0.0.1:{port}"
-    try:
-        _wait_for(f"{url}/api")
+    with stock_server(tmp_path, "jupyter_server", *options, token="local") as url:
         yield url
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _wait_for(url: str) -> None:
-    deadline = time.monotonic() + START_TIMEOUT
-    while time.monotonic() < deadline:
-        try:
-            if httpx.get(url, trust_env=False).status_code == 200:
-                return
-        except httpx.TransportError:
-            time.sleep(0.1)
-    raise AssertionError("Jupyter Server did not start")
 
 
 def test_jupyter_server_with_our_url_as_its_gateway(

@@ -1,16 +1,12 @@
 """Files on a gateway that does not share its disk: a plain Kernel Gateway that knows nothing of us."""
 
 import os
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 from service_process import ServiceProcess, running_service
+from stock_servers import stock_server
 
 TOKEN = "gateway-token"
 
@@ -18,37 +14,12 @@ TOKEN = "gateway-token"
 @pytest.fixture(scope="module")
 def gateway_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("gateway")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "kernel_gateway", "--KernelGatewayApp.ip=127.0.0.1",
-             f"--KernelGatewayApp.port={port}", "--KernelGatewayApp.port_retries=0",
-             f"--KernelGatewayApp.auth_token={TOKEN}", "--JupyterWebsocketPersonality.list_kernels=True"],
-            cwd=folder, stdout=log, stderr=log, env={**os.environ, "TMPDIR": str(folder)},
-        )  # fmt: skip
-    url = f"http://127.0.0.1:{port}"
-    try:
-        wait_for(url, process, folder / "log")
+    options = (
+        *("--KernelGatewayApp.port={port}", "--KernelGatewayApp.port_retries=0"),
+        *("--JupyterWebsocketPersonality.list_kernels=True", f"--KernelGatewayApp.auth_token={TOKEN}"),
+    )
+    with stock_server(folder, "kernel_gateway", *options, token=TOKEN) as url:
         yield url
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-def wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        assert process.poll() is None, log.read_text()
-        try:
-            if httpx.get(
-                f"{url}/api", trust_env=False, headers={"Authorization": f"token {TOKEN}"}
-            ).is_success:
-                return
-        except httpx.TransportError:
-            continue
-    raise AssertionError(log.read_text())
 
 
 @pytest.fixture(scope="module")

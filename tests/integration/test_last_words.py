@@ -1,20 +1,15 @@
 """Code that ends its kernel, or never lets it speak again: what it has shown before is there."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-from service_process import ServiceProcess
 
 Run = Callable[..., dict]
 
 
-@pytest.fixture(scope="module")
-def session_id(service: ServiceProcess) -> Iterator[str]:
-    """One session for all: what each test leaves behind is nothing to the next."""
-    with service.client() as client:
-        made = client.post("/v1/sessions", json={}).json()
-        yield made["id"]
-        client.delete(f"/v1/sessions/{made['id']}")
+@pytest.fixture
+def session_id(shared_session_id: str) -> str:
+    return shared_session_id
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ async def test_handshake_connection_keeps_state_and_its_end_ends_the_session(
         assert (await client.read_resource(resource.uri)).contents[0].text == "hello"
         listed = await client.call_tool("list_files", {})
         assert [file["path"] for file in listed.structured_content["files"]] == ["a.txt"]
-        await client.call_tool("restart_session", {})
+        await client.call_tool("restart_session", {"session_id": ""})  # as where all arguments are required
         assert (await execute(client, "x")).structured_content["error"]["ename"] == "NameError"
     assert api.get(f"/v1/sessions/{session_id}").status_code == 404
 
@@ -197,9 +197,9 @@ async def test_flood_of_output_and_a_large_image_fit_into_one_event(service: Ser
 
     async with mcp_client(service, LEGACY) as client:
         result = await client.call_tool("execute_python", {"code": code}, progress_callback=note)
-        assert [block.type for block in result.content] == ["text", "image"]
+        assert [block.type for block in result.content] == ["text", "image", "image"]
         assert len(text_of(result).encode()) < 20_000
-        assert "1 of the figures took too much room and was not shown" in text_of(result)
+        assert "too much room" not in text_of(result)
 
 
 async def test_vllm_tool_server_form(service: ServiceProcess) -> None:

@@ -64,14 +64,18 @@ async def test_commands_and_python_share_files(terminal: Terminal) -> None:
 
 
 async def test_long_command_is_followed_and_killed(terminal: Terminal) -> None:
-    started = await terminal.call("run_command", command="echo begun; sleep 60; echo ended", wait=2)
-    assert (started["status"], text_of(started)) == ("running", "begun\n")
-    status = await terminal.call(
-        "get_process_status", process_id=started["id"], offset=started["next_offset"]
-    )
+    status = await terminal.call("run_command", command="echo begun; sleep 300; echo ended", wait=1)
+    process_id, shown = status["id"], text_of(status)
+    while not shown:
+        assert status["status"] == "running"
+        offset = status["next_offset"]
+        status = await terminal.call("get_process_status", process_id=process_id, offset=offset, wait=1)
+        shown = text_of(status)
+    assert (status["status"], shown) == ("running", "begun\n")
+    status = await terminal.call("get_process_status", process_id=process_id, offset=status["next_offset"])
     assert (status["status"], status["output"]) == ("running", [])
-    await terminal.call("kill_process", process_id=started["id"])
-    ended = await terminal.call("get_process_status", process_id=started["id"], wait=30)
+    await terminal.call("kill_process", process_id=process_id)
+    ended = await terminal.call("get_process_status", process_id=process_id, wait=60)
     assert ended["status"] == "killed"
     assert "ended\n" not in text_of(ended)
     assert len(await terminal.call("list_processes")) == 1

@@ -14,5 +14,5 @@ pytestmark = pytest.mark.exhaustive
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     folder = tmp_path_factory.mktemp("forked_output")
-    with running_service(folder, interrupt_grace="2", fork_server="1") as running:
+    with running_service(folder, interrupt_grace="5", fork_server="1") as running:
         yield running

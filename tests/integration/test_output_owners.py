@@ -4,11 +4,10 @@ Nothing waits for a time to pass: a second run lets what the first one has start
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import httpx
 import pytest
-from service_process import ServiceProcess
 
 Run = Callable[..., dict]
 START = "import subprocess, sys, threading\ngo = threading.Event()\n"
@@ -62,13 +61,9 @@ GO_ON: dict[str, tuple[str, str]] = {  # name: what a run starts (and how `wait`
 }
 
 
-@pytest.fixture(scope="module")
-def session_id(service: ServiceProcess) -> Iterator[str]:
-    """One session for all: what each test leaves behind is nothing to the next."""
-    with service.client() as client:
-        made = client.post("/v1/sessions", json={}).json()
-        yield made["id"]
-        client.delete(f"/v1/sessions/{made['id']}")
+@pytest.fixture
+def session_id(shared_session_id: str) -> str:
+    return shared_session_id
 
 
 def texts(run: dict, name: str = "stdout") -> str:
@@ -77,7 +72,7 @@ def texts(run: dict, name: str = "stdout") -> str:
 
 def when_late(api: httpx.Client, run: dict, is_there: Callable[[dict], object]) -> dict:
     """The run, once its late output has come."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     found = api.get(f"/v1/runs/{run['id']}").json()
     while not is_there(found) and time.monotonic() < deadline:
         found = api.get(f"/v1/runs/{run['id']}").json()

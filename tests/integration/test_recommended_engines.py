@@ -1,10 +1,5 @@
 """The engines that products recommend, and ours, behind the products' own clients: what a user gains."""
 
-import os
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,9 +10,9 @@ import pytest
 from agent_clients import autogen_executor, load, smolagents_executor
 from openwebui import load_executor
 from service_process import ServiceProcess
+from stock_servers import stock_server
 from websockets.exceptions import ConnectionClosedError
 
-START_TIMEOUT = 30.0
 STOCK_TOKEN = "stock"
 
 # These clients leave sockets to the garbage collector.
@@ -37,37 +32,12 @@ def openwebui(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def stock_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Jupyter Server as it comes."""
     folder = tmp_path_factory.mktemp("stock")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    folders = {f"JUPYTER_{name}_DIR": str(folder) for name in ("CONFIG", "DATA", "RUNTIME")}
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "jupyter_server", f"--IdentityProvider.token={STOCK_TOKEN}"),
-            *(f"--ServerApp.port={port}", "--ServerApp.port_retries=0", "--ServerApp.open_browser=False"),
-            *(f"--ServerApp.root_dir={folder}", "--allow-root"),
-        ],
-        env={**os.environ, **folders},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+    options = (
+        *(f"--IdentityProvider.token={STOCK_TOKEN}", f"--ServerApp.root_dir={folder}", "--allow-root"),
+        *("--ServerApp.port={port}", "--ServerApp.port_retries=0", "--ServerApp.open_browser=False"),
     )
-    url = f"http://127.0.0.1:{port}"
-    try:
-        deadline = time.monotonic() + START_TIMEOUT
-        while not _answers(f"{url}/api"):
-            assert time.monotonic() < deadline, "Jupyter Server did not start"
-            time.sleep(0.1)
+    with stock_server(folder, "jupyter_server", *options, token=STOCK_TOKEN) as url:
         yield url
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(url, trust_env=False).status_code == 200
-    except httpx.TransportError:
-        return False
 
 
 async def both(openwebui: Any, stock_url: str, service: ServiceProcess, code: str, timeout: int = 60) -> Any:
@@ -106,7 +76,7 @@ async def test_open_webui_shows_a_photograph_only_here(
 async def test_open_webui_waits_for_a_dead_kernel_but_not_here(
     openwebui: Any, stock_url: str, service: ServiceProcess
 ) -> None:
-    stock, ours = await both(openwebui, stock_url, service, "import os\nos.kill(os.getpid(), 9)", timeout=1)
+    stock, ours = await both(openwebui, stock_url, service, "import os\nos.kill(os.getpid(), 9)", timeout=2)
     assert stock["stderr"] == "Execution timed out."
     assert ours["stderr"].startswith("KernelDied: The kernel died")
 

@@ -8,10 +8,16 @@ import pytest
 Run = Callable[..., dict]
 
 
+@pytest.fixture
+def session_id(shared_session_id: str) -> str:
+    return shared_session_id
+
+
 def test_prints_and_value(run: Run) -> None:
+    before = run("0")["execution_count"]
     ended = run("print('hello')\n1 + 1")
     assert (ended["status"], ended["stdout"], ended["result"]) == ("ok", "hello\n", "2")
-    assert ended["execution_count"] == 1
+    assert ended["execution_count"] == before + 1
     assert ended["recorded"] is True
     assert ended["error"] is None
 
@@ -131,47 +137,6 @@ def test_update_of_a_display_of_an_earlier_run(api: httpx.Client, run: Run) -> N
 
 
 @pytest.mark.parametrize(
-    "code",
-    [
-        "import time\nprint('begun', flush=True)\ntime.sleep(60)",
-        "print('begun', flush=True)\nwhile True: pass",
-        "print('begun', flush=True)\nimport asyncio\nawait asyncio.sleep(60)",
-        "print('begun', flush=True)\n!sleep 60",
-        "print('begun', flush=True)\nimport subprocess\nsubprocess.run(['sleep', '60'])",
-    ],
-    ids=["sleep", "busy loop", "await", "shell", "subprocess"],
-)
-def test_timeout_interrupts_and_keeps_output_and_state(run: Run, code: str) -> None:
-    run("kept = 1")
-    ended = run(code, timeout=1)
-    assert ended["status"] == "timeout"
-    assert ended["stdout"].startswith("begun")
-    assert ended["duration_ms"] < 3500
-    assert ended["kernel_restarted"] is False
-    assert run("kept")["result"] == "1"
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import time\nwhile True:\n    try:\n        time.sleep(60)\n    except BaseException:\n        pass",
-        "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(60)",
-        "sum(range(10**11))",
-    ],
-    ids=["swallowed interrupt", "ignored signal", "C loop"],
-)
-def test_timeout_of_code_that_will_not_stop_restarts_the_kernel(run: Run, code: str) -> None:
-    run("lost = 1")
-    ended = run(f"print('begun', flush=True)\n{code}", timeout=1)
-    assert (ended["status"], ended["kernel_restarted"]) == ("timeout", True)
-    assert ended["stdout"] == "begun\n"
-    assert ended["duration_ms"] < 5000
-    after = run("lost")
-    assert after["error"]["ename"] == "NameError"
-    assert after["kernel_restarted"] is True
-
-
-@pytest.mark.parametrize(
     ("code", "cause"),
     [
         ("import os\nos._exit(7)", "7"),
@@ -208,15 +173,6 @@ def test_late_output_belongs_to_the_run_that_printed_it(api: httpx.Client, run: 
     assert "late" in api.get(f"/v1/runs/{first['id']}").json()["stdout"]
 
 
-def test_a_million_prints_are_bounded_and_the_next_run_works(run: Run) -> None:
-    ended = run("for i in range(1_000_000): print(i)")
-    assert (ended["status"], ended["truncated"]) == ("ok", True)
-    assert ended["stdout"].startswith("0\n1\n")
-    assert ended["stdout"].endswith("999999\n")
-    assert ended["dropped_bytes"] > 4_000_000
-    assert run("1")["result"] == "1"
-
-
 @pytest.mark.parametrize(
     "text", ["\\ud800", "\\x00", "a\\r\\nb", "\\U0001F600", "\\u202eabc", "\\x1b[31mred\\x1b[0m", "\\ufeff"]
 )
@@ -226,9 +182,9 @@ def test_any_text_is_answered_as_strict_json(run: Run, text: str) -> None:
     assert "\x1b" not in ended["stdout"]
 
 
-def test_code_is_kept_byte_for_byte(api: httpx.Client, run: Run) -> None:
+def test_code_is_kept_byte_for_byte(api: httpx.Client) -> None:
     code = "# tab\there, CRLF\r\nx = 'é😀'  \n\n"
-    ended = run(code)
+    ended = api.post("/v1/runs", json={"code": code}).json()
     assert ended["code"] == code
     assert api.get(f"/v1/runs/{ended['id']}").json()["code"] == code
     notebook = api.get(ended["notebook_url"]).json()

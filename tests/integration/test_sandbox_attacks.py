@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from sandbox_kit import IS_ROOT, PROJECT, Boxed, boxed, new_workspace
 
+from interpreter.gateway_extension.sandbox.removal import remove_tree
+
 SECRET = "hunter2-not-for-kernels"
 
 # In a session: call a system call by number; 0 or more, or minus the errno.
@@ -108,6 +110,25 @@ except OSError as error: print(error.strerror)
         "Permission denied",
         "No such file or directory",
     }
+
+
+def test_read_only_paths_are_seen_and_can_not_be_changed() -> None:
+    folder = Path(tempfile.mkdtemp())
+    try:
+        folder.chmod(0o777)
+        (folder / "data").write_text("for all")
+        (folder / "data").chmod(0o666)
+        with boxed({"read_only_paths": [str(folder)]}) as session:
+            file = f"{folder}/data"
+            assert session.run(f"print(open({file!r}).read())") == "for all\n"
+            for change in (
+                f"open({file!r}, 'a')",
+                f"import os; os.unlink({file!r})",
+                f"open({file!r} + '2', 'w')",
+            ):
+                assert "Read-only file system" in session.run(change)
+    finally:
+        remove_tree(folder)
 
 
 def test_no_kernel_parameter_can_be_written(kernel: Boxed) -> None:

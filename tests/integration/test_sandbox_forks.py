@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from sandbox_kit import IS_ROOT, PROJECT, Boxed, boxed, kernel_python
 
-from interpreter.gateway_extension.sandbox.zygote import Origin, ZygoteError, find_zygote
+from interpreter.gateway_extension.sandbox.fork_command import Origin
+from interpreter.gateway_extension.sandbox.zygote import ZygoteError, find_zygote
 
 FORK: dict[str, Any] = {"fork_server": True}
 PLAIN = [kernel_python(), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
@@ -144,6 +145,14 @@ def test_no_descriptor_of_the_zygote_is_left(pair: tuple[Boxed, Boxed]) -> None:
     assert not [
         link for link in open_in(kernel) if "pidfd" in link or "memfd" in link or "ns" in link.split(":")[0]
     ]
+
+
+def test_what_came_with_the_fork_is_the_users_to_its_debugger(pair: tuple[Boxed, Boxed]) -> None:
+    code = """
+own = get_ipython().kernel._kernel_modules
+print([any(f'/{name}/' in path for path in own) for name in ('ipykernel', 'tornado', 'pandas', 'matplotlib')])
+"""
+    assert pair[0].run(code) == "[True, True, False, False]\n"
 
 
 def test_process_ids_are_its_own(pair: tuple[Boxed, Boxed]) -> None:
@@ -366,6 +375,19 @@ def program(folder: Path, text: str) -> Origin:
 
 
 if IS_ROOT:
+
+    def test_files_of_the_kernelspec_are_loaded_in_the_zygote_which_serves_others_too(tmp_path: Path) -> None:
+        extension, broken = tmp_path / "extension_of_spec.py", tmp_path / "broken_extension.py"
+        extension.write_text("import os, sys; open('loaded', 'w').write(sys.modules[__name__].__file__)")
+        broken.write_text("raise ImportError")
+        python, folder = kernel_python(), tmp_path / "one"
+        zygote = find_zygote(Origin(python, (), (), (str(extension), str(broken))), folder)
+        try:
+            assert (folder / "loaded").read_text() == str(extension)
+            assert zygote.missing == ()
+            assert find_zygote(Origin(python, (), ()), tmp_path / "two") is zygote
+        finally:
+            zygote.stop()
 
     def test_a_module_that_starts_threads_can_not_be_in_a_zygote(tmp_path: Path) -> None:
         origin = program(tmp_path, THREADED.format(python=sys.executable))

@@ -52,6 +52,18 @@ def test_tokens_see_only_what_is_theirs(service: ServiceProcess, api: httpx.Clie
     assert api.delete(f"/v1/sessions/{mine}").status_code == 204
 
 
+def test_a_background_run_ends_with_its_token(service: ServiceProcess, api: httpx.Client) -> None:
+    made = api.post("/v1/tokens", json={"name": "short", "role": "run"}).json()
+    with service.client(made["token"]) as short:
+        run = short.post("/v1/runs", json={"code": "import time\ntime.sleep(100)", "background": True}).json()
+    with api.stream("GET", f"/v1/runs/{run['id']}/events") as events:
+        lines = events.iter_lines()
+        assert any(line == "event: run.started" for line in lines)
+        assert api.delete(f"/v1/tokens/{made['id']}").status_code == 204
+        assert any(line == "event: run.completed" for line in lines)
+    assert api.get(f"/v1/runs/{run['id']}").json()["status"] == "cancelled"
+
+
 def test_openai_objects_round_trip(api: httpx.Client) -> None:
     from openai.types.chat import ChatCompletion
 

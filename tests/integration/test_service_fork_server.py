@@ -25,7 +25,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
         "FORK_SERVER": "1",
         "FORK_SERVER_IMPORTS": "numpy, pandas, json",
         "POOL_SIZE": "1",
-        "INTERRUPT_GRACE": "1",
+        "INTERRUPT_GRACE": "4",
         "KERNEL_MEMORY_BYTES": str(512 * MIB),
     }
     running = ServiceProcess(
@@ -96,7 +96,7 @@ def test_the_time_zone_is_the_services(run: Callable[..., dict]) -> None:
 
 def test_a_timeout_interrupts_and_keeps_what_was_there(run: Callable[..., dict]) -> None:
     assert run("x = 5")["status"] == "ok"
-    ended = run("import time; print('begun'); time.sleep(60)", timeout=0.5)
+    ended = run("import time; print('begun'); time.sleep(60)", timeout=1)
     assert (ended["status"], ended["stdout"]) == ("timeout", "begun\n")
     assert run("x")["result"] == "5"
 
@@ -110,7 +110,7 @@ def test_the_next_kernel_is_forked_too(
 ) -> None:
     run("x = 5")
     if end == "timeout":
-        assert run(STUBBORN, timeout=0.3)["kernel_restarted"] is True
+        assert run(STUBBORN, timeout=1)["kernel_restarted"] is True
     elif end == "death":
         died = run("import os; os._exit(7)")
         assert died["status"] == "kernel_died"
@@ -130,7 +130,7 @@ def test_memory_is_limited_beyond_what_the_fork_server_had(run: Callable[..., di
 
 
 def test_a_deleted_session_leaves_no_process(api: httpx.Client) -> None:
-    mark = "86399.5"
+    mark = f"86399.{os.getpid()}"
     code = f"import subprocess; subprocess.Popen(['sh', '-c', 'trap \"\" TERM INT HUP; sleep {mark} & sleep {mark}'], start_new_session=True)"
     with session_of(api) as run:
         assert run(code)["status"] == "ok"
@@ -158,7 +158,8 @@ def test_when_it_is_killed_sessions_go_on_and_it_is_started_again(
         if line.startswith("[W ") and "is being started again: it was killed by signal 9" in line
     ]
     assert run("x")["result"] == "'kept'"
-    with session_of(api) as one, session_of(api) as two:
+    # The pool's kernel may have been started meanwhile, without it; all that come after are forked.
+    with session_of(api), session_of(api) as one, session_of(api) as two:
         assert [session(IS_FORKED)["stdout"] for session in (one, two)] == ["True\n"] * 2
 
 

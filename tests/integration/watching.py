@@ -31,7 +31,7 @@ def peak_growth(pid: int) -> Iterator[Callable[[], int]]:
         thread.join()
 
 
-def eventually(claim: Callable[[], bool], seconds: float = 10.0) -> bool:
+def eventually(claim: Callable[[], bool], seconds: float = 60.0) -> bool:
     """Whether the claim came true within the time."""
     deadline = time.monotonic() + seconds
     while not claim():

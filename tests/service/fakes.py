@@ -378,6 +378,11 @@ class Api:
         )
         return await AsyncHTTPClient().fetch(request, raise_error=False)
 
+    async def revoke(self, role: str) -> None:
+        """End the token of a role."""
+        (info,) = [info for info in await self.tokens.list() if info.name == f"a {role} token"]
+        assert await self.tokens.revoke(info.id)
+
     async def make_session(self, token: str = "admin") -> str:
         session_id: str = json.loads((await self.ask("POST", "/v1/sessions", {}, token=token)).body)["id"]
         return session_id

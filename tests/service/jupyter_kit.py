@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from prometheus_client import CollectorRegistry
 from runs_kit import Clock, Stack, stack
@@ -139,7 +140,8 @@ class Front:
         headers: Mapping[str, str] = UPGRADE,
     ) -> Socket:
         """A websocket with the token in its URL."""
-        query = f"token={self.secrets[token]}" + (f"&session_id={session_id}" if session_id else "")
+        named = {"token": self.secrets[token] if token else "", "session_id": session_id}
+        query = urlencode({name: value for name, value in named.items() if value})
         url = f"{self.url.replace('http', 'ws')}/api/kernels/{kernel_id}/channels?{query}"
         request = HTTPRequest(url, headers=HTTPHeaders(headers))
         protocols = [V1_SUBPROTOCOL] if v1 else None

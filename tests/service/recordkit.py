@@ -77,7 +77,7 @@ def check_notebook(content: bytes):
     return notebook
 
 
-async def eventually(holds: Callable[[], bool], within: float = 10.0) -> None:
+async def eventually(holds: Callable[[], bool], within: float = 60.0) -> None:
     """Wait for something that only the disk tells; fails after ``within`` seconds."""
     async with asyncio.timeout(within):
         while not holds():

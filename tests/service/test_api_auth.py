@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlencode
@@ -14,13 +13,6 @@ from interpreter.errors import ConflictError
 from interpreter.models import Role
 from interpreter.store import Store
 from interpreter.tokens import TokenStore
-
-
-@pytest.fixture
-async def api(tmp_path: Path) -> AsyncIterator[Api]:
-    api = await Api.start(tmp_path)
-    yield api
-    await api.aclose()
 
 
 def _cookies(*headers: str) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 import html
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,7 @@ from runs_kit import ADMIN, stack
 from interpreter.api import base, stalls, validity
 from interpreter.models import RunRequest, RunStatus
 
-LIMIT = 10  # seconds that a busy machine may take for anything here
-
-
-@pytest.fixture
-async def api(tmp_path: Path) -> AsyncIterator[Api]:
-    api = await Api.start(tmp_path)
-    yield api
-    await api.aclose()
+LIMIT = 60  # seconds that a busy machine may take for anything here
 
 
 async def _send(api: Api, data: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -39,11 +32,6 @@ def _post(api: Api, role: str, body: bytes, length: int | None = None) -> bytes:
     return head.encode() + body
 
 
-async def _revoke(api: Api, role: str) -> None:
-    (info,) = [t for t in await api.tokens.list() if t.name == f"a {role} token"]
-    assert await api.tokens.revoke(info.id)
-
-
 # Tokens
 
 
@@ -55,12 +43,12 @@ async def test_a_stream_ends_with_its_token_and_so_does_its_run(
     body = json.dumps({"code": "wait", "stream": True, "background": background}).encode()
     reader, writer = await _send(api, _post(api, "run", body))
     await reader.readuntil(b"event: run.started")
-    await _revoke(api, "run")
+    await api.revoke("run")
     async with asyncio.timeout(LIMIT):
         rest = await reader.readuntil(b"0\r\n\r\n")
     (active,) = api.runs.active.values()
     assert b"run.completed" not in rest
-    assert active.done.is_set() is not background
+    assert active.done.is_set() is not background  # those end with their token wherever they began
     writer.close()
 
 
@@ -73,7 +61,7 @@ async def test_a_client_that_reads_nothing_does_not_keep_its_run_either(
     (active,) = api.runs.active.values()
     for _ in range(3):
         active.say("output", {"text": "x" * 10_000_000})
-    await _revoke(api, "run")
+    await api.revoke("run")
     run_id, _ = await asyncio.wait_for(api.runs.cancelled.get(), LIMIT)
     assert run_id == active.run.id
     writer.close()
@@ -90,7 +78,7 @@ async def test_who_follows_with_a_revoked_token_is_cut_off_and_the_run_goes_on(
     )
     reader, writer = await _send(api, head.encode() + b"\r\n\r\n")
     await reader.readuntil(b"event: run.started")
-    await _revoke(api, "review")
+    await api.revoke("review")
     async with asyncio.timeout(LIMIT):
         await reader.readuntil(b"0\r\n\r\n")
     assert not api.runs.active[run_id].done.is_set()

@@ -1,39 +1,15 @@
 """Reading files of a session over HTTP: types, ranges, conditions, and content that can not run."""
 
 import os
-from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import quote
 
 import httpx
 import pytest
 from fakes import Api
-from files_kit import FilesClient, files_of
+from files_kit import FilesClient
 
 from interpreter.api.files import content_disposition
-
-
-@pytest.fixture
-async def api(tmp_path: Path) -> AsyncIterator[Api]:
-    api = await Api.start(tmp_path)
-    yield api
-    await api.aclose()
-
-
-@pytest.fixture
-async def session_id(api: Api) -> str:
-    return await api.make_session()
-
-
-@pytest.fixture
-def folder(tmp_path: Path, session_id: str) -> Path:
-    return tmp_path / "workspaces" / session_id
-
-
-@pytest.fixture
-async def client(api: Api, session_id: str) -> AsyncIterator[FilesClient]:
-    async with files_of(api, session_id) as client:
-        yield client
 
 
 @pytest.mark.parametrize(

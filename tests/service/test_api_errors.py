@@ -1,7 +1,6 @@
 """Every route answers every kind of wrong request in the one error shape."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -22,13 +21,6 @@ PATHS = {template: template.format(**UNKNOWN) for template, _ in ROUTES}
 OPERATIONS = [(template, method, op) for template, h in ROUTES for method, op in h.operations.items()]
 WITH_BODY = [(t, m, op.body) for t, m, op in OPERATIONS if op.body and not op.form]
 GUARDED = [(t, m) for t, m, op in OPERATIONS if op.access.name != "PUBLIC"]
-
-
-@pytest.fixture
-async def api(tmp_path: Path) -> AsyncIterator[Api]:
-    api = await Api.start(tmp_path)
-    yield api
-    await api.aclose()
 
 
 @pytest.mark.parametrize(("template", "method"), GUARDED)

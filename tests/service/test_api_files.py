@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import pytest
 from fakes import Api, error_of
-from files_kit import FilesClient, files_of
+from files_kit import FilesClient
 
 LIMITS = {"max_file_bytes": 100_000, "max_workspace_bytes": 250_000}
 
@@ -21,22 +21,6 @@ async def api(tmp_path: Path) -> AsyncIterator[Api]:
     api = await Api.start(tmp_path, **LIMITS)
     yield api
     await api.aclose()
-
-
-@pytest.fixture
-async def session_id(api: Api) -> str:
-    return await api.make_session()
-
-
-@pytest.fixture
-def folder(tmp_path: Path, session_id: str) -> Path:
-    return tmp_path / "workspaces" / session_id
-
-
-@pytest.fixture
-async def client(api: Api, session_id: str) -> AsyncIterator[FilesClient]:
-    async with files_of(api, session_id) as client:
-        yield client
 
 
 def everything_below(folder: Path) -> list[str]:
@@ -299,7 +283,7 @@ async def test_a_client_that_leaves_leaves_nothing(
         + b"x" * 10_000
     )
     await writer.drain()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not uploads_left(tmp_path):
             await asyncio.to_thread(os.sched_yield)
         writer.transport.abort()

@@ -2,13 +2,12 @@
 
 import json
 import tracemalloc
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes import Api
-from recordkit import check_notebook, record_run, recording, session_info
+from recordkit import check_notebook, record_run, session_info
 
 from interpreter.api.notebook_page import MAX_PAGE_BYTES, MAX_PAGE_CELLS
 from interpreter.models import SessionInfo
@@ -18,16 +17,8 @@ MB = 1024**2
 
 
 @pytest.fixture
-async def recorder(tmp_path: Path) -> AsyncIterator[Recorder]:
-    async with recording(tmp_path / "record") as opened:
-        yield opened
-
-
-@pytest.fixture
-async def api(tmp_path: Path, recorder: Recorder) -> AsyncIterator[Api]:
-    api = await Api.start(tmp_path, recorder=recorder)
-    yield api
-    await api.aclose()
+def api(recorded_api: Api) -> Api:
+    return recorded_api
 
 
 async def recorded(recorder: Recorder, *texts: str, ended: bool = False, code: str = "1+1") -> SessionInfo:

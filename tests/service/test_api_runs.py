@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,6 @@ import pytest
 from fakes import Api, error_of
 
 from interpreter.models import RunStatus
-
-
-@pytest.fixture
-async def api(tmp_path: Path) -> AsyncIterator[Api]:
-    api = await Api.start(tmp_path)
-    yield api
-    await api.aclose()
 
 
 async def test_a_session_is_made_shown_listed_restarted_and_ended(api: Api) -> None:

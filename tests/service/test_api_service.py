@@ -1,8 +1,6 @@
 """The record, health, metrics, the description and the pages."""
 
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,13 +10,6 @@ from jsonschema import Draft202012Validator
 from interpreter.api.routes import ROUTES
 from interpreter.api.schemas import Schemas
 from interpreter.errors import UnavailableError
-
-
-@pytest.fixture
-async def api(tmp_path: Path) -> AsyncIterator[Api]:
-    api = await Api.start(tmp_path)
-    yield api
-    await api.aclose()
 
 
 async def _json(api: Api, path: str, token: str = "admin") -> Any:

@@ -1,8 +1,6 @@
 """Tool calls over HTTP: in order, in the caller's dialect, and never lost."""
 
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,13 +8,6 @@ from fakes import Api, error_of
 
 from interpreter.errors import RateLimitedError
 from interpreter.toolcalls import Dialect
-
-
-@pytest.fixture
-async def api(tmp_path: Path) -> AsyncIterator[Api]:
-    api = await Api.start(tmp_path)
-    yield api
-    await api.aclose()
 
 
 def call(code: str, call_id: str = "call_1", **more: Any) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def clean(error: InterpreterError) -> None:
 async def ask(operation: Callable[[Gateway], Awaitable[object]], answer: Answer, op: str) -> GatewayError:
     async with ScriptedGateway() as scripted:
         scripted.answer(op, answer)
-        gateway = Gateway(target_of(scripted))
+        gateway = Gateway(target_of(scripted, connect_timeout=1.0))  # a look for TLS takes that long
         with pytest.raises(GatewayError) as caught:
             await operation(gateway)
         await gateway.settle()
@@ -112,6 +112,38 @@ async def test_the_code_tells_what_is_wrong(answer: Answer, op: str, code: str) 
     assert (await ask(operations[op], answer, op)).code == code
 
 
+@pytest.mark.parametrize(
+    ("status", "op"), [(500, "start"), (500, "restart"), (404, "interrupt")], ids=["start", "restart", "gone"]
+)
+async def test_how_a_kernel_died_is_told_whatever_was_asked(status: int, op: str) -> None:
+    body = '{"reason": "x", "message": "y", "interpreter": {"reason": "workspace full (limit 1 GiB)"}}'
+    operations: dict[str, Callable[[Gateway], Awaitable[object]]] = {
+        "start": lambda gateway: gateway.start_kernel("python3"),
+        "restart": lambda gateway: gateway.restart_kernel("k"),
+        "interrupt": lambda gateway: gateway.interrupt_kernel("k"),
+    }
+    error = await ask(operations[op], Answer(status, body), op)
+    assert error.message.endswith("The kernel died: workspace full (limit 1 GiB).")
+    assert error.code == ("kernel_gone" if status == 404 else "kernel_not_up")
+
+
+async def test_a_kernel_that_died_before_its_websocket_opened_tells_how(tmp_path: Path) -> None:
+    async with stack(tmp_path) as parts:
+        parts.gateway.answer("websocket", Answer(404, '{"interpreter": {"exit_code": 4}}'))
+        with pytest.raises(GatewayError, match="exit code 4"):
+            await parts.session()
+
+
+async def test_a_kernel_that_died_while_the_websocket_was_lost_tells_how(tmp_path: Path) -> None:
+    async with stack(tmp_path) as parts:
+        session = await parts.session()
+        parts.gateway.answer("get", Answer(404, '{"interpreter": {"reason": "out of memory (limit 1 GiB)"}}'))
+        parts.gateway.kernel.manner = Manner.DROPS_SOCKET
+        run = await parts.run(session, "print a")
+        assert run.status is RunStatus.KERNEL_DIED
+        assert run.notices[0] == "The kernel died: out of memory (limit 1 GiB)."
+
+
 @pytest.mark.parametrize("answer", [HTTP_500, HTTP_401, HTTP_403, HTTP_404, NOT_JSON, CUT])
 async def test_a_websocket_that_does_not_open_is_a_gateway_error_and_the_kernel_is_deleted(
     tmp_path: Path, answer: Answer
@@ -140,7 +172,7 @@ async def test_nothing_listens() -> None:
 async def test_a_gateway_that_does_not_answer_in_time() -> None:
     async with ScriptedGateway() as scripted:
         scripted.hold("kernelspecs")
-        gateway = Gateway(target_of(scripted, request_timeout=0.1))
+        gateway = Gateway(target_of(scripted, request_timeout=0.5))
         with pytest.raises(GatewayError) as caught:
             await gateway.kernelspecs()
         assert caught.value.code == "gateway_timeout"
@@ -221,7 +253,7 @@ async def test_a_gateway_that_restarts_at_once_has_lost_the_kernel(tmp_path: Pat
         await parts.gateway.start()
         run = await parts.ended(active)
         assert run.status is RunStatus.KERNEL_DIED
-        assert run.notices[0] == "The gateway does not know the kernel any more."
+        assert run.notices[0].endswith("the gateway does not know it any more.")
         assert (await parts.run(session, "print up")).folded.stdout == "up\n"
 
 
@@ -298,7 +330,7 @@ async def test_a_gateway_that_is_about_to_end_is_asked_to_delete_nothing(tmp_pat
 async def test_a_request_that_nobody_waits_for_fails_silently(caplog: pytest.LogCaptureFixture) -> None:
     async with ScriptedGateway() as scripted:
         scripted.hold("kernelspecs")
-        gateway = Gateway(target_of(scripted, request_timeout=0.1))
+        gateway = Gateway(target_of(scripted, request_timeout=0.5))
         asking = asyncio.create_task(gateway.kernelspecs())
         await scripted.until(lambda: scripted.count("kernelspecs") == 1)
         asking.cancel()

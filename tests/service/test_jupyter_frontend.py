@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import json
 import re
 from collections.abc import AsyncIterator
@@ -11,11 +12,12 @@ from urllib.parse import urlencode
 from uuid import UUID
 
 import pytest
-from jupyter_kit import Front, contents, front, kinds, text
+from jupyter_kit import UPGRADE, Front, contents, front, kinds, text
 from jupyter_server.services.kernels.connection.base import deserialize_msg_from_ws_v1, serialize_msg_to_ws_v1
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 from tornado.websocket import websocket_connect
 
+from interpreter.api import validity
 from interpreter.errors import InvalidRequestError
 from interpreter.frontends.jupyter.contents import content_of
 from interpreter.frontends.jupyter.ids import kernel_id_of, session_id_of
@@ -110,6 +112,22 @@ async def test_the_token_comes_by_header_or_query(jupyter: Front) -> None:
     assert (await jupyter.ask("POST", "/api/kernels?token=wrong", token="")).code == 401
 
 
+async def test_the_token_comes_in_the_url_from_who_is_no_page(jupyter: Front) -> None:
+    def basic(secret: str) -> dict[str, str]:
+        return {"Authorization": "Basic " + base64.b64encode(f":{secret}".encode()).decode()}
+
+    good = basic(jupyter.secrets["run"])
+    made = await jupyter.ask("POST", "/api/kernels", token="", **good)
+    assert made.code == 201
+    socket = await jupyter.connect(read(made)["id"], headers={**UPGRADE, **good}, token="")
+    assert text(await socket.run("print hi")) == "hi\n"
+    socket.connection.close()
+    for headers in (basic("wrong"), {"Authorization": "Basic ?"}, {**good, "Origin": "http://elsewhere"}):
+        assert (await jupyter.ask("POST", "/api/kernels", token="", **headers)).code == 401
+    review = await jupyter.ask("POST", "/api/kernels", token="", **basic(jupyter.secrets["review"]))
+    assert review.code == 201  # the refusal comes over the websocket
+
+
 async def _log_in(jupyter: Front, password: str) -> tuple[int, dict[str, str]]:
     """The login form as Open WebUI fills it in; the headers that it sends from then on."""
     page = await jupyter.ask("GET", "/login", token="")
@@ -194,7 +212,21 @@ async def test_who_sends_a_header_gets_the_status(tmp_path: Path) -> None:
         assert (await jupyter.ask("POST", "/api/kernels", {}, token="review")).code == 403
 
 
-async def test_a_revoked_token_runs_nothing_over_an_open_websocket(jupyter: Front) -> None:
+async def test_a_websocket_ends_with_its_token(jupyter: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validity, "_INTERVAL", 0.02)
+    async with jupyter.kernel() as socket, jupyter.kernel("other") as untouched:
+        (info,) = [info for info in await jupyter.tokens.list() if info.name == "run"]
+        await jupyter.tokens.revoke(info.id)
+        while await socket.read() is not None:
+            pass
+        assert socket.connection.close_code == 1008
+        assert text(await untouched.run("print yes")) == "yes\n"
+
+
+async def test_a_revoked_token_runs_nothing_over_an_open_websocket(
+    jupyter: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(validity, "_INTERVAL", 3600.0)  # it is closed soon
     async with jupyter.kernel() as socket:
         (info,) = [info for info in await jupyter.tokens.list() if info.name == "run"]
         await jupyter.tokens.revoke(info.id)
@@ -288,6 +320,23 @@ async def test_what_comes_after_an_error_was_told_is_run(jupyter: Front) -> None
         assert text(await socket.run("print at once")) == "at once\n"
 
 
+async def test_what_comes_after_an_interrupt_is_run(jupyter: Front) -> None:
+    kernel_id = await jupyter.start_kernel()
+    socket = await jupyter.connect(kernel_id)
+    with contextlib.closing(socket.connection):
+        for by_message in (True, False):
+            runs = [socket.execute("print begun\nwait never"), socket.execute("print behind it")]
+            while (message := await socket.read()) is not None and message["msg_type"] != "stream":
+                pass
+            if by_message:
+                socket.send("interrupt_request", {})
+            else:
+                assert (await jupyter.ask("POST", f"/api/kernels/{kernel_id}/interrupt")).code == 204
+            after = socket.execute("print after it")
+            assert contents(await socket.answers(runs[1]), "execute_reply") == [{"status": "aborted"}]
+            assert text(await socket.answers(after)) == "after it\n"
+
+
 async def test_too_many_requests_at_once_are_refused_or_wait(tmp_path: Path) -> None:
     async with front(tmp_path, max_queued_runs=2) as jupyter, jupyter.kernel() as socket:
         runs = [socket.execute("print begun\nwait go")]
@@ -308,12 +357,12 @@ async def test_too_many_requests_at_once_are_refused_or_wait(tmp_path: Path) -> 
 
 
 async def test_our_time_limit_ends_a_run_while_its_client_is_fed(tmp_path: Path) -> None:
-    async with front(tmp_path, execute_timeout=1.5) as jupyter, jupyter.kernel() as socket:
+    async with front(tmp_path, execute_timeout=2.5) as jupyter, jupyter.kernel() as socket:
         messages = await socket.run("print begun\nsleep 60")
         assert kinds(messages).count("busy") >= 3  # a frame at least every half second
         errors = contents(messages, "error")
         assert errors[-1]["ename"] == "TimeoutError"
-        assert "1.5 seconds" in "".join(errors[-1]["traceback"])
+        assert "2.5 seconds" in "".join(errors[-1]["traceback"])
         assert text(messages) == "begun\n"
         assert kinds(messages)[-2:] == ["execute_reply", "idle"]
 
@@ -363,11 +412,11 @@ async def _ended_runs(jupyter: Front) -> list[Any]:
     (model,) = read(await jupyter.ask("GET", "/api/kernels"))
     session_id = session_id_of(model["id"])
     principal = (await jupyter.tokens.authenticate(jupyter.secrets["run"])) or pytest.fail("no token")
-    runs = await jupyter.stack.runs.list(principal, session_id)
+    runs = await jupyter.stack.runs_of(principal, session_id)
     for run in runs:
         async for _ in await jupyter.stack.runs.events(principal, run.id):
             pass
-    return await jupyter.stack.runs.list(principal, session_id)
+    return await jupyter.stack.runs_of(principal, session_id)
 
 
 async def test_a_client_with_a_name_gets_what_it_missed(jupyter: Front) -> None:

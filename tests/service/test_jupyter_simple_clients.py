@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from jupyter_kit import Front, contents, front, kinds, text
+from jupyter_kit import UPGRADE, Front, contents, front, kinds, text
 
+from interpreter.frontends.images import ImageShrinker
 from interpreter.frontends.jupyter.ids import session_id_of
-from interpreter.frontends.jupyter.images import ImageShrinker
 
-WEBSOCKET_CLIENT = {"Origin": "http://127.0.0.1"}  # the only client with an origin and no name
+WEBSOCKET_CLIENT = {"Origin": "http://127.0.0.1", "User-Agent": ""}  # which knows no limit
+NAMED = {**WEBSOCKET_CLIENT, "User-Agent": "Jupyter Kernel Client"}  # the same, in jupyter_kernel_client
 
 
 @pytest.fixture
@@ -93,6 +94,21 @@ async def test_a_client_is_fed_while_an_image_is_made_to_fit(
         gate.set()
         (shown,) = contents(await socket.answers(msg_id), "display_data")
         assert shown["data"]["image/png"] == "iVBOR"
+
+
+async def test_a_picture_is_sent_once_as_png_to_who_takes_little(
+    jupyter: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def to_png(self: ImageShrinker, encoded: str, max_bytes: int) -> str:
+        return "iVBOR"
+
+    monkeypatch.setattr(ImageShrinker, "to_png", to_png)
+    kernel_id = await jupyter.start_kernel()
+    for headers, kept in ((UPGRADE, []), (WEBSOCKET_CLIENT, ["image/jpeg"]), (NAMED, ["image/jpeg"])):
+        socket = await jupyter.connect(kernel_id, headers=headers)
+        (shown,) = contents(await socket.run("mime image/jpeg QUJD"), "display_data")
+        assert sorted(shown["data"]) == [*kept, "image/png", "text/plain"]
+        socket.connection.close()
 
 
 async def test_what_is_no_picture_is_not_sent_as_one(jupyter: Front) -> None:

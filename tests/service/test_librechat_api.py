@@ -26,6 +26,7 @@ from interpreter.errors import (
     TooManySessionsError,
     UnauthorizedError,
 )
+from interpreter.frontends.librechat import programmatic, programs, waiting
 from interpreter.frontends.librechat.jwts import JwtVerifier
 from interpreter.models import RunStatus
 from interpreter.settings import Settings
@@ -320,6 +321,21 @@ async def test_timeouts_come_in_milliseconds(api: Api) -> None:
     assert [request.timeout for request in api.runs.requests] == [2.5, 3600.0, None]
 
 
+@pytest.mark.parametrize("hint", ["会話-1", "x" * 400, "\n", "\ud800", "a b"])
+async def test_a_hint_may_be_any_text(api: Api, hint: str) -> None:
+    bodies = [json_of(await execute(api, runtime_session_hint=sent)) for sent in (hint, hint, f"{hint}2")]
+    assert [body["runtime_status"] for body in bodies] == ["new", "reused", "new"]
+
+
+@pytest.mark.parametrize(("path", "status"), [("exec", "RE"), ("exec/programmatic", "error")])
+async def test_code_that_cannot_be_run_is_told_to_the_model(api: Api, path: str, status: str) -> None:
+    body = {"lang": "py", "code": "\ud800", "tools": []}
+    answer = json_of(await api.ask("POST", f"/librechat/{path}", body, token="run"))
+    assert (answer["status"], answer["stdout"]) == (status, "")
+    assert "surrogate" in answer["stderr"]
+    assert not api.runs.requests
+
+
 async def test_languages_without_a_kernel_are_told_to_the_model(api: Api) -> None:
     body = json_of(await execute(api, lang="js"))
     assert body["stderr"] == "No kernel for js is installed here. Use one of: py, bash.\n"
@@ -328,9 +344,7 @@ async def test_languages_without_a_kernel_are_told_to_the_model(api: Api) -> Non
     assert json_of(await execute(api, lang="klingon"), 400)["error"] == "Unsupported language: klingon"
 
 
-@pytest.mark.parametrize(
-    "raw", [b"", b"{", b"[]", b'{"code": "1"}', b'{"lang": "py", "code": "\\ud800"}', b"\xff"]
-)
+@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b'{"code": "1"}', b'{"lang": "py", "code": 1}', b"\xff"])
 async def test_bodies_that_are_wrong_are_refused(api: Api, raw: bytes) -> None:
     body = json_of(await api.ask("POST", "/librechat/exec", raw=raw, token="run"), 400)
     assert isinstance(body["error"], str)
@@ -362,6 +376,31 @@ async def test_a_client_that_goes_away_cancels_its_run(api: Api) -> None:
     run_id, reason = await api.runs.cancelled.get()
     assert reason == "The client went away."
     assert api.runs.active[run_id].run.status is RunStatus.CANCELLED
+
+
+async def test_code_does_not_wait_long_behind_a_program_that_nobody_answers(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def prepared(*_: Any, **__: Any) -> bool:
+        return True
+
+    monkeypatch.setattr(programmatic, "ask", prepared)
+    monkeypatch.setattr(waiting, "_FORGOTTEN", 0.2)
+    body = {"code": "wait", "tools": [{"name": "t"}], "runtime_session_hint": "one"}
+    asking = asyncio.ensure_future(api.ask("POST", "/librechat/exec/programmatic", body, token="run"))
+    await api.runs.submitted.wait()
+    (program,) = api.runs.active.values()
+    shown = {"output_type": "display_data", "data": {programs.MIME: {"calls": [{"id": "1"}]}}}
+    program.say("output", {"index": 0, "output": shown})
+    assert json_of(await asking)["status"] == "tool_call_required"
+    api.runs.submitted.clear()
+    following = asyncio.ensure_future(execute(api, "wait", runtime_session_hint="one"))
+    run_id, reason = await api.runs.cancelled.get()
+    assert (run_id, reason) == (program.run.id, "Nobody answered its calls of tools.")
+    await api.runs.submitted.wait()
+    (other,) = (active for active in api.runs.active.values() if active is not program)
+    other.finish(RunStatus.OK)
+    assert json_of(await following)["runtime_status"] == "reused"
 
 
 async def test_continuation_tokens_are_checked(api: Api) -> None:

@@ -11,6 +11,8 @@ import pytest
 from fakes import Api
 from tornado.httpclient import HTTPResponse
 
+from interpreter.api import validity
+
 BOTH_FORMS = "application/json, text/event-stream"
 MODERN = "2026-07-28"
 META = {
@@ -341,6 +343,30 @@ async def test_waiting_call_becomes_a_stream_with_signs_of_life(api: Api) -> Non
     await writer.wait_closed()
 
 
+async def test_a_stream_ends_with_its_token(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validity, "_INTERVAL", 0.02)
+    message = {"jsonrpc": "2.0", "id": "a", "method": "tools/call", "params": call("wait")}
+    reader, writer = await post_raw(api, message, {"Mcp-Session-Id": await begin(api), "Connection": "close"})
+    await reader.readuntil(b": keep-alive\n\n")
+    await api.revoke("run")
+    assert b"result" not in await reader.read()
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_a_call_whose_token_ends_before_its_answer_is_told_so(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(validity, "_INTERVAL", 0.02)
+    waiting = asyncio.ensure_future(ask(api, "tools/call", call("wait"), Accept="application/json"))
+    await api.runs.submitted.wait()
+    await api.revoke("run")
+    answer = await waiting
+    assert answer.code == 401
+    assert "revoked" in body_of(answer)["error"]["message"]
+    await api.runs.cancelled.get()
+
+
 async def test_progress_carries_output_and_rises(api: Api) -> None:
     params = {**call("1"), "_meta": {**META, "progressToken": "t"}}
     *notices, answer = events_of(await ask_modern(api, "tools/call", params))
@@ -384,6 +410,18 @@ async def test_tool_server_wants_a_token_unless_the_admin_says_otherwise(tmp_pat
     api = await Api.start(tmp_path)
     assert (await api.ask("GET", "/mcp/python/sse", token=None)).code == 401
     await api.aclose()
+
+
+async def test_a_tool_servers_stream_ends_with_its_token(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validity, "_INTERVAL", 0.02)
+    reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
+    head = f"GET /mcp/python/sse HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {api.secrets['run']}"
+    writer.write(f"{head}\r\n\r\n".encode())
+    await reader.readuntil(b"event: endpoint")
+    await api.revoke("run")
+    await reader.readuntil(b"0\r\n\r\n")
+    writer.close()
+    await writer.wait_closed()
 
 
 async def test_tool_server_is_open_to_this_machine_only(tmp_path: Path) -> None:

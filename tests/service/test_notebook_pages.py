@@ -2,14 +2,12 @@
 
 import json
 import re
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes import Api, error_of
-from recordkit import accepted, ended, recording, session_info
+from recordkit import accepted, ended, session_info
 
 from interpreter.api.shown import show_output
 from interpreter.models import RunStatus, SessionInfo
@@ -20,16 +18,8 @@ SCRIPT = {"text/html": "<p id=x>chart</p><script>draw('</script>')</script>"}
 
 
 @pytest.fixture
-async def recorder(tmp_path: Path) -> AsyncIterator[Recorder]:
-    async with recording(tmp_path / "record") as opened:
-        yield opened
-
-
-@pytest.fixture
-async def api(tmp_path: Path, recorder: Recorder) -> AsyncIterator[Api]:
-    api = await Api.start(tmp_path, recorder=recorder)
-    yield api
-    await api.aclose()
+def api(recorded_api: Api) -> Api:
+    return recorded_api
 
 
 def display(data: dict[str, Any]) -> dict[str, Any]:

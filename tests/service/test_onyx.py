@@ -11,6 +11,7 @@ import pytest
 from fakes import Api
 from tornado.httpclient import HTTPResponse
 
+from interpreter.api import validity
 from interpreter.errors import TooManySessionsError
 
 
@@ -162,6 +163,19 @@ async def test_client_that_leaves_ends_the_stream(api: Api) -> None:
     _, reason = await api.runs.cancelled.get()
     assert "client went away" in reason
     assert reader is not None
+
+
+async def test_stream_ends_with_its_token_and_so_do_run_and_session(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(validity, "_INTERVAL", 0.02)
+    streaming = asyncio.ensure_future(ask(api, "POST", "/v1/execute/stream", {"code": "wait"}))
+    await api.runs.submitted.wait()
+    await api.revoke("run")
+    kinds = [kind for kind, _ in events_of(await streaming)]
+    assert "result" not in kinds
+    await api.runs.cancelled.get()
+    assert not api.sessions.live
 
 
 async def test_sessions_run_bash(api: Api) -> None:

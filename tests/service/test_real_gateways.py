@@ -3,15 +3,16 @@
 import asyncio
 import os
 import re
-import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from jupyter_server.auth import passwd
+from stock_servers import START_TIMEOUT, reserved_port
 
 from interpreter.errors import GatewayError
 from interpreter.kernels.gateway import Gateway
@@ -19,8 +20,11 @@ from interpreter.kernels.kernel import Kernel
 from interpreter.kernels.target import GatewayTarget
 from interpreter.messages import Message
 
-START_TIMEOUT = 60.0
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 SECRET = "a secret of the test"
+
+Started = Callable[[str], Awaitable[GatewayTarget]]
 
 KERNEL_GATEWAY = ("kernel_gateway", "--KernelGatewayApp.port={port}", "--KernelGatewayApp.port_retries=0")
 SERVER = (
@@ -44,17 +48,17 @@ GATEWAYS = {
 }
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @asynccontextmanager
 async def running(name: str, folder: Path) -> AsyncIterator[GatewayTarget]:
     """The gateway as a process of its own, and how to ask it."""
+    with reserved_port() as port:
+        async with running_at(port, name, folder) as target:
+            yield target
+
+
+@asynccontextmanager
+async def running_at(port: int, name: str, folder: Path) -> AsyncIterator[GatewayTarget]:
     (module, *options), auth, base = GATEWAYS[name]
-    port = free_port()
     folders = {f"JUPYTER_{kind}_DIR": str(folder) for kind in ("CONFIG", "DATA", "RUNTIME")}
     process = subprocess.Popen(
         [sys.executable, "-m", module, *(option.format(port=port) for option in options)],
@@ -86,22 +90,36 @@ async def answers(port: int) -> bool:
     return True
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def started(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Started]:
+    """Gives the gateway of a name; it is started once, and runs until the last test has ended."""
+    targets: dict[str, GatewayTarget] = {}
+    async with AsyncExitStack() as stack:
+
+        async def start(name: str) -> GatewayTarget:
+            if name not in targets:
+                opening = running(name, tmp_path_factory.mktemp("gateway"))
+                targets[name] = await stack.enter_async_context(opening)
+            return targets[name]
+
+        yield start
+
+
 @pytest.mark.parametrize("name", GATEWAYS)
-async def test_code_runs_behind_each_real_gateway(name: str, tmp_path: Path) -> None:
-    async with running(name, tmp_path) as target:
-        gateway = Gateway(target)
-        assert re.match(r"Jupyter server [\d.]+ with .*python3", await gateway.check("python3"))
-        kernel = await Kernel.start(gateway, "python3", timeout=60)
-        seen: list[Message] = []
-        execution = kernel.execute("print(6 * 7)", seen.append)
-        await execution.wait()
-        assert execution.reply is not None
-        assert execution.reply["status"] == "ok"
-        assert [m.content["text"] for m in seen if m.msg_type == "stream"] == ["42\n"]
-        await kernel.shutdown()
-        assert await gateway.has_kernel(kernel.id) is False
-        await gateway.settle()
-        gateway.close()
+async def test_code_runs_behind_each_real_gateway(name: str, started: Started) -> None:
+    gateway = Gateway(await started(name))
+    assert re.match(r"Jupyter server [\d.]+ with .*python3", await gateway.check("python3"))
+    kernel = await Kernel.start(gateway, "python3", timeout=60)
+    seen: list[Message] = []
+    execution = kernel.execute("print(6 * 7)", seen.append)
+    await execution.wait()
+    assert execution.reply is not None
+    assert execution.reply["status"] == "ok"
+    assert [m.content["text"] for m in seen if m.msg_type == "stream"] == ["42\n"]
+    await kernel.shutdown()
+    assert await gateway.has_kernel(kernel.id) is False
+    await gateway.settle()
+    gateway.close()
 
 
 @pytest.mark.parametrize(
@@ -114,11 +132,10 @@ async def test_code_runs_behind_each_real_gateway(name: str, tmp_path: Path) -> 
     ids=["nothing", "wrong token", "wrong password"],
 )
 async def test_a_refusal_names_the_setting(
-    name: str, wrong: dict[str, str], setting: str, tmp_path: Path
+    name: str, wrong: dict[str, str], setting: str, started: Started
 ) -> None:
-    async with running(name, tmp_path) as target:
-        gateway = Gateway(GatewayTarget(target.url, **wrong))
-        with pytest.raises(GatewayError, match=setting):
-            await gateway.check("python3")
-        await gateway.settle()
-        gateway.close()
+    gateway = Gateway(GatewayTarget((await started(name)).url, **wrong))
+    with pytest.raises(GatewayError, match=setting):
+        await gateway.check("python3")
+    await gateway.settle()
+    gateway.close()

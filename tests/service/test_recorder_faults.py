@@ -191,6 +191,32 @@ async def test_a_journal_that_is_taken_away_stops_its_session(tmp_path):
         assert not (await recorder.verify(info.id)).valid
 
 
+@pytest.mark.parametrize("linked", [False, True], ids=["gone", "with-a-link"])
+@pytest.mark.parametrize("same", [True, False], ids=["identical", "older"])
+async def test_a_copy_in_a_live_journal_s_place_is_gone_on_with_only_if_nothing_differs(
+    tmp_path, same, linked
+):
+    async with recording(tmp_path) as recorder:
+        info = session_info()
+        await recorder.begin_session(info)
+        path = (await recorder.find_session(info.id)).path
+        older = path.read_bytes()
+        await record_run(recorder, info, 1)
+        copy = path.with_name("copy")
+        copy.write_bytes(path.read_bytes() if same else older)
+        if linked:  # a backup made of hard links: the old file lives on elsewhere
+            path.with_name("link").hardlink_to(path)
+        copy.replace(path)
+        if same:
+            await record_run(recorder, info, 2)
+            assert (await recorder.verify(info.id)).valid
+            assert path.read_bytes().count(b'"run_ended"') == 2
+        else:
+            with pytest.raises(RecordUnavailableError, match="vanished"):
+                await recorder.accept_run(accepted(info, 2), idempotency_key=None, request_hash=None)
+            assert path.read_bytes() == older
+
+
 @pytest.fixture
 def small_disk(tmp_path):
     """A real file system of 256 KiB."""

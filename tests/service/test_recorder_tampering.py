@@ -1,7 +1,9 @@
 """Each way to change the record behind the service's back is found, and the run is named."""
 
 import json
+import os
 import re
+from pathlib import Path
 
 import pytest
 from recordkit import Clock, accepted, ended, record_run, recording, session_info
@@ -157,6 +159,43 @@ async def test_a_missing_journal_is_found(written):
     written.path.unlink()
     assert "missing" in written.problems()
     assert not written.reader.verify_all()[written.info.id].valid
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["folder", "pipe"])
+async def test_a_folder_or_a_pipe_in_a_file_s_place_is_found_and_does_no_more(written, make):
+    written.notebook.unlink()
+    make(written.notebook)
+    async with recording(written.folder) as recorder:
+        assert (await recorder.list_runs(written.info.id))[0].folded.stdout == "out 1"
+        await recorder.end_session(written.info.id, "deleted")
+    assert not written.verify().valid
+    written.path.unlink()
+    make(written.path)
+    assert "missing" in written.problems()
+    assert not written.reader.verify_all()[written.info.id].valid
+    async with recording(written.folder) as recorder:
+        assert await recorder.list_sessions() == []
+
+
+async def test_a_notebook_that_no_journal_stands_behind_is_found(written):
+    forged = written.notebook.with_stem(session_info().id)
+    forged.write_bytes(written.notebook.read_bytes())
+    found = {session_id for session_id, v in written.reader.verify_all().items() if not v.valid}
+    assert found == {forged.stem}
+
+
+async def test_a_removed_first_entry_is_not_taken_for_another_key(written):
+    problems = written.problems(written.lines[1:])
+    assert "does not begin with its first entry" in problems
+    assert "missing: 1." in problems
+    assert "key" not in problems
+
+
+async def test_a_changed_length_in_the_head_is_found(written):
+    fields = written.head.read_bytes().split(b" ", 2)
+    fields[1] = b"%016d" % (int(fields[1]) + 1)
+    written.head.write_bytes(b" ".join(fields))
+    assert "journal's end was changed" in written.problems()
 
 
 async def test_an_empty_journal_is_found(written):

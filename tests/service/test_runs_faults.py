@@ -172,7 +172,7 @@ async def test_a_kernel_that_dies_of_the_interrupt_is_still_a_timeout(parts: Sta
     session = await misbehaving(parts, Manner.IGNORES_INTERRUPT)
     kernel = parts.kernel_of(session)
     parts.gateway.hold("interrupt")
-    active = await parts.submit(session, "print begun\nwait gate", timeout=0.1)
+    active = await parts.submit(session, "print begun\nwait gate", timeout=TIMEOUT)
     await parts.gateway.reached("interrupt")
     await kernel.die(Manner.DIES_MID_RUN)
     parts.gateway.release("interrupt")

@@ -34,7 +34,7 @@ async def test_runs_of_a_session_go_first_in_first_out(parts: Stack) -> None:
     for number, active in enumerate(others):
         assert (await parts.ended(active)).folded.stdout == f"{number}\n"
     assert parts.gateway.codes == [first.run.code, *(f"print {number}" for number in range(10))]
-    assert [run.number for run in await parts.runs.list(ALICE, session.id)] == list(range(1, 12))
+    assert [run.number for run in await parts.runs_of(ALICE, session.id)] == list(range(1, 12))
     assert session.status is SessionStatus.IDLE
 
 
@@ -65,6 +65,22 @@ async def test_a_full_queue_refuses_and_takes_again_later(tmp_path: Path) -> Non
         for active in queued:
             await parts.ended(active)
         assert (await parts.run(session, "print b")).status is RunStatus.OK
+
+
+async def test_the_runs_of_a_token_end_with_it_and_no_others(parts: Stack) -> None:
+    mine, other = await parts.session(), await parts.session(BOB)
+    runs = [await waiting(parts, mine), await parts.submit(mine, "print never")]
+    kept = await waiting(parts, other, "another")
+
+    async def has_ended(token_id: str) -> bool:
+        return token_id == ALICE.token_id
+
+    await parts.runs.cancel_all_of(has_ended)
+    for active in runs:
+        run = await parts.ended(active)
+        assert run.status is RunStatus.CANCELLED
+        assert "revoked" in " ".join(run.notices)
+    assert not kept.finished
 
 
 async def test_a_bug_in_one_run_does_not_stop_the_queue(

@@ -11,6 +11,8 @@ from scripted_gateway import Manner, ScriptedGateway
 from interpreter.errors import GatewayError, KernelStartTimeoutError
 from interpreter.models import RunRequest, RunStatus
 
+START_TIMEOUT = 0.8  # seconds, enough for a start that goes well
+
 
 @pytest.fixture
 async def parts(tmp_path: Path) -> AsyncIterator[Stack]:
@@ -22,11 +24,11 @@ async def parts(tmp_path: Path) -> AsyncIterator[Stack]:
 async def test_a_kernel_that_does_not_come_up_is_a_start_timeout_and_deleted(
     tmp_path: Path, manner: Manner
 ) -> None:
-    async with stack(tmp_path, kernel_start_timeout=0.3) as parts:
+    async with stack(tmp_path, kernel_start_timeout=START_TIMEOUT) as parts:
         parts.gateway.manner = manner
-        with within(0.3), pytest.raises(KernelStartTimeoutError) as caught:
+        with within(START_TIMEOUT), pytest.raises(KernelStartTimeoutError) as caught:
             await parts.session()
-        assert caught.value.message == "The kernel did not answer within kernel_start_timeout (0.3 seconds)."
+        assert caught.value.message == "The kernel did not answer within kernel_start_timeout (0.8 seconds)."
         parts.gateway.release("start")
         parts.gateway.release("websocket")
         await parts.gateway.until(lambda: parts.gateway.count("delete") == 1)
@@ -48,13 +50,13 @@ async def test_a_kernel_that_dies_while_it_starts_is_an_error_at_once(parts: Sta
 
 
 async def test_a_run_whose_fresh_kernel_does_not_start_ends_with_the_reason(tmp_path: Path) -> None:
-    async with stack(tmp_path, kernel_start_timeout=0.3) as parts:
+    async with stack(tmp_path, kernel_start_timeout=START_TIMEOUT) as parts:
         session = await misbehaving(parts, Manner.DIES_MID_RUN)
         parts.gateway.manner = Manner.MUTE
         assert (await parts.run(session, "print a")).status is RunStatus.KERNEL_DIED
         run = await parts.run(session, "print b")
         assert (run.status, run.folded.error.ename) == (RunStatus.KERNEL_DIED, "KernelStartError")
-        assert run.notices == ("The kernel did not answer within kernel_start_timeout (0.3 seconds).",)
+        assert run.notices == ("The kernel did not answer within kernel_start_timeout (0.8 seconds).",)
         parts.gateway.manner = Manner.GOOD
         await works(parts, session, fresh=True)
 

@@ -56,7 +56,7 @@ async def test_max_sessions_per_token_counts_each_token(tmp_path: Path) -> None:
 async def test_a_slot_comes_back_after_every_failure(
     tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with stack(tmp_path, max_sessions=1, kernel_start_timeout=0.3) as parts:
+    async with stack(tmp_path, max_sessions=1, kernel_start_timeout=0.8) as parts:
         options, expected = {}, GatewayError
         if how == "gateway refuses":
             parts.gateway.answer("start", HTTP_500, times=1)

@@ -9,7 +9,7 @@ from runs_kit import ALICE, BOB, Stack, stack, within
 
 from interpreter.errors import NotFoundError, SessionGoneError
 from interpreter.models import Principal, Role, RunStatus, is_id
-from interpreter.sessions import Session
+from interpreter.sessions import Session, manager
 
 
 @pytest.fixture
@@ -43,6 +43,24 @@ async def test_deleting_waits_for_a_kernel_that_is_being_started(parts: Stack, o
     parts.gateway.release(op)
     await deleting
     assert living(parts) == []
+    assert folders(parts) == []
+
+
+async def test_a_session_whose_end_takes_long_is_gone_for_its_clients_and_ends_behind_them(
+    parts: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager, "END_PATIENCE", 0.01)
+    session = await parts.session()
+    parts.gateway.hold("delete")
+    async with asyncio.timeout(20):
+        await parts.sessions.delete(ALICE, session.id)
+    assert living(parts) != []
+    with pytest.raises(SessionGoneError):
+        parts.sessions.get(ALICE, session.id)
+    parts.gateway.release("delete")
+    await parts.gateway.until(lambda: living(parts) == [])
+    monkeypatch.setattr(manager, "END_PATIENCE", 20.0)
+    await parts.sessions.end(session, "deleted")
     assert folders(parts) == []
 
 

@@ -61,6 +61,14 @@ async def store(url: str) -> AsyncIterator[Store]:
     await store.aclose()
 
 
+async def test_a_token_has_ended_when_it_is_revoked_and_who_has_none_never(store: Store) -> None:
+    tokens = TokenStore(store, clock=now, configured_secret="c" * 32)
+    info, _ = await tokens.create("a", Role.RUN, None)
+    assert [await tokens.has_ended(known) for known in (info.id, CONFIGURED_ID, "lcu_1")] == [False] * 3
+    await tokens.revoke(info.id)
+    assert await tokens.has_ended(info.id)
+
+
 async def test_a_token_is_known_until_it_is_revoked(store: Store) -> None:
     tokens = TokenStore(store, clock=now)
     info, secret = await tokens.create("front end", Role.RUN, None)

@@ -2,7 +2,6 @@
 
 import json
 import sqlite3
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,6 @@ from interpreter.store import Store
 from interpreter.tokens import TokenOptions, TokenStore
 
 ALL_ON = {"keep_state": True, "stderr_to_stdout": True}
-
-
-@pytest.fixture
-async def api(tmp_path: Path) -> AsyncIterator[Api]:
-    api = await Api.start(tmp_path)
-    yield api
-    await api.aclose()
 
 
 async def test_options_are_told_and_kept(api: Api) -> None:

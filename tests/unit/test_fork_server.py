@@ -8,7 +8,8 @@ import pytest
 
 from interpreter.gateway_extension import fork_server
 from interpreter.gateway_extension.fork_server import ForkServerKeeper, ForkServerState
-from interpreter.gateway_extension.sandbox.zygote import IMPORTS, ForkCommand, Origin, ZygoteError
+from interpreter.gateway_extension.sandbox.fork_command import IMPORTS, ForkCommand, Origin
+from interpreter.gateway_extension.sandbox.zygote import ZygoteError
 from interpreter.kernels.fork_server import NoForkServer, make_fork_server, sentence
 from interpreter.settings import Settings
 

@@ -5,7 +5,15 @@ from typing import Any
 
 import pytest
 
-from interpreter.gateway_extension.bounding import Backlog, Bounds, Parts, bounded, bounded_reply, cut_text
+from interpreter.gateway_extension.bounding import (
+    Backlog,
+    Bounds,
+    Parts,
+    bounded,
+    bounded_reply,
+    cut_text,
+    is_forged,
+)
 from interpreter.gateway_extension.buffering import ReplayBuffer
 from interpreter.jsontext import MAX_MEMBERS
 
@@ -29,6 +37,25 @@ def content(parts: Parts) -> Any:
 
 def metadata(parts: Parts) -> Any:
     return json.loads(parts[2])
+
+
+@pytest.mark.parametrize("state", ["dead", "restarting"])
+def test_a_kernel_can_not_say_for_the_gateway_that_it_died(state: object) -> None:
+    forged = message("status", {"execution_state": state, "interpreter": {"reason": "forged"}})
+    spelled = [forged[0].replace(b"status", b"\\u0073tatus"), *forged[1:]]
+    padded = [*forged[:3], json.dumps({"x": "x" * 10**5, "execution_state": state}).encode()]
+    long = [forged[0][:-1] + b"," + b" " * 10**5 + b'"x": 1}', *forged[1:]]
+    for parts in (forged, spelled, padded, long):
+        assert is_forged(parts)
+        assert Backlog(BOUNDS).admit(parts, 0) == []
+
+
+@pytest.mark.parametrize("state", ["starting", "busy", "idle"])
+def test_what_a_kernel_says_of_itself_passes(state: str) -> None:
+    told = message("status", {"execution_state": state})
+    assert Backlog(BOUNDS).admit(told, 0) == [told]
+    printed = stream('{"execution_state": "dead"}')
+    assert Backlog(BOUNDS).admit(printed, 0) == [printed]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 import json
 import tracemalloc
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +13,23 @@ from outputs_kit import Kit, limits, message
 
 from interpreter import jsontext
 from interpreter.gateway_extension.bounding import Bounds, bounded
-from interpreter.jsontext import MAX_MEMBERS, MAX_VALUES, Unread, count_values, load
+from interpreter.jsontext import (
+    MAX_MEMBERS,
+    MAX_VALUES,
+    Unread,
+    Utf8,
+    count_values,
+    dump,
+    load,
+    load_utf8,
+    read_utf8,
+)
 from interpreter.messages import decode
+from interpreter.record.entries import decode as decode_entry
+from interpreter.record.entries import encode
+from interpreter.record.journal import read_entry
 
+LARGE = 'é😀\n"\\\x00\u2028' * 70_000
 MANY = [{} for _ in range(MAX_VALUES // 4)]
 JSON_VALUES = st.recursive(
     st.none()
@@ -46,6 +62,48 @@ def frame(content: Any, *, v1: bool, msg_type: str = "display_data") -> bytes | 
 def test_members_are_read_as_the_json_module_reads_them(value: dict[str, Any], spread: bool) -> None:
     text = json.dumps(value, indent=2 if spread else None, ensure_ascii=spread)
     assert jsontext._Members(text).read(("data",)) == value
+
+
+def test_large_text_is_read_from_its_bytes_as_the_json_module_reads_it() -> None:
+    value: Any = ["é", {"ключ": [1.5, None, {"": "漢"}], "a": "\x85\xa0"}, [], {}, True, LARGE]
+    value = {"data": {"outputs": [{"text": LARGE, "data": {"text/html": LARGE, "é": value}}]}, "é": [value]}
+    data = json.dumps(value, ensure_ascii=False).encode()
+    assert load_utf8(data)[0] == load_utf8(memoryview(data))[0] == read_utf8(data) == value
+    escaped = data.replace(b'"data"', b'"\\u00e9\\ud83d\\ude00"', 1)
+    assert read_utf8(escaped) == json.loads(escaped)
+    broken = data.replace("é".encode(), b"\xe9")
+    assert load_utf8(broken, errors="replace")[0] == json.loads(broken.decode("utf-8", "replace"))
+    with pytest.raises(UnicodeDecodeError):
+        read_utf8(broken)
+
+
+def test_what_is_read_to_be_written_again_is_written_the_same() -> None:
+    nested: list[Any] = [LARGE]
+    for _ in range(12):
+        nested = [LARGE, nested]
+    many = {str(number): LARGE[: number % 3] for number in range(20_000)} | {"x": LARGE, "y": [LARGE]}
+    data = {"text/html": LARGE, "json": nested, "many": many}
+    output = {"output_type": "display_data", "data": data, "text": LARGE, "metadata": {}}
+    entry = {"outputs": [output], "changes": [[0, output]]}
+    line, _ = encode(1, datetime.now(UTC), "run_ended", entry, previous=b"", key=b"")
+    read = decode_entry(line, raw=True).data
+    for raw in (read["outputs"][0], read["changes"][0][1]):
+        assert type(raw["text"]) is type(raw["data"]["text/html"]) is Utf8
+        assert dump(raw) == dump(output)
+
+
+def test_one_emoji_does_not_make_four_bytes_of_each_character_on_the_way(tmp_path: Path) -> None:
+    size = 8_000_000
+    output = {"output_type": "display_data", "data": {"text/html": "a" * size + "😀"}, "metadata": {}}
+    line, _ = encode(1, datetime.now(UTC), "run_ended", {"outputs": [output]}, previous=b"", key=b"")
+    (path := tmp_path / "journal").write_bytes(line)
+    del output, line
+    with path.open("rb") as file:
+        tracemalloc.start()
+        [output] = read_entry(file.fileno(), 0, raw=True).data["outputs"]
+        assert len(dump(output)) > size
+        assert tracemalloc.get_traced_memory()[1] < 5 * size
+        tracemalloc.stop()
 
 
 @given(JSON_VALUES)

@@ -201,7 +201,7 @@ def test_both_generations_name_files() -> None:
         {"lang": "py", "code": "1", "files": {}},
         {"lang": "py", "code": "1", "files": [{"id": "f"}]},
         {"lang": "py", "code": "1", "files": [None]},
-        {"lang": "py", "code": "1", "args": [1]},
+        {"lang": "py", "code": "1", "args": [None]},
         {"lang": "py", "code": "1", "args": ["\ud800"]},
         {"lang": "py", "code": "1", "args": ["\0"]},
     ],
@@ -209,6 +209,11 @@ def test_both_generations_name_files() -> None:
 def test_other_bodies_are_refused(body: Any) -> None:
     with pytest.raises(InvalidRequestError):
         read_exec(body)
+
+
+@pytest.mark.parametrize(("args", "texts"), [("one", ("one",)), (2, ("2",)), (["a", 1.5], ("a", "1.5"))])
+def test_arguments_may_be_one_or_numbers(args: Any, texts: tuple[str, ...]) -> None:
+    assert read_exec({"lang": "py", "code": "1", "args": args}).args == texts
 
 
 @pytest.mark.parametrize(
@@ -342,14 +347,15 @@ def test_html_is_read_as_text() -> None:
 
 
 def test_tools_are_functions_with_the_names_that_the_client_expects() -> None:
-    code = programs.preparation_of("py", ["get-weather", "1st", "class", "a.b"], "folder")
+    text = "get_weather, _1st, class_tool, ab"
+    code = programs.preparation_of("py", ["get-weather", "1st", "class", "a.b"], "folder", text)
     made = [line for line in code.splitlines() if " = _tool_calls.function('" in line]
     assert [line.partition(" ")[0] for line in made] == ["get_weather", "_1st", "class_tool", "ab"]
     ast.parse(code)
 
 
 def test_scripts_get_their_tools_as_functions() -> None:
-    code = programs.preparation_of("bash", ["web.search", "test", "it's"], "folder")
+    code = programs.preparation_of("bash", ["web.search", "test", "it's"], "folder", "")
     head = ast.parse(code).body[-1]
     assert isinstance(head, ast.Assign)
     assert isinstance(head.value, ast.Constant)
@@ -369,9 +375,35 @@ def test_the_cell_of_a_program_is_what_the_client_sent(text: str) -> None:
     assert script.value == text
 
 
-def test_tools_with_one_function_name_are_refused() -> None:
-    with pytest.raises(InvalidRequestError, match="same function name"):
-        programs.preparation_of("py", ["a-b", "a_b"], "folder")
+def test_of_two_tools_with_one_function_name_the_last_has_it() -> None:
+    code = programs.preparation_of("py", ["a-b", "a_b"], "folder", "await a_b()")
+    assert code.endswith("\na_b = _tool_calls.function('a_b')\n")
+
+
+@pytest.mark.parametrize("text", ["await used(x=1)", "tools = [used]", "await globals()['u' + 'sed']()"])
+def test_tools_that_code_does_not_name_hide_nothing_of_the_session(text: str) -> None:
+    code = programs.preparation_of("py", ["used", "search"], "folder", text)
+    assert "\nused = _tool_calls" in code
+    assert ("\nsearch = _tool_calls" in code) is ("globals" in text)
+
+
+@pytest.mark.parametrize(
+    ("text", "cell"),
+    [
+        ("return x", "show(x); raise SystemExit"),
+        ("if x: return await f(1), 2\ny", "if x: show(await f(1), 2); raise SystemExit\ny"),
+        ("return (\n  x\n)\ny", "show(\nx\n); raise SystemExit\ny"),
+        ("return asyncio.run(f())", "show((await f())); raise SystemExit"),
+        ("for x in y:\n    return", "for x in y:\n    raise SystemExit"),
+        ("return None", "raise SystemExit"),
+        ("def f():\n    return 1\n'return 2'", None),
+        ("return x = 1", None),
+    ],
+)
+def test_a_program_may_return_as_if_it_were_a_functions_body(text: str, cell: str | None) -> None:
+    expected = (cell or text).replace("show(", "__import__('IPython').display.display(")
+    assert programs.cell_of_program("py", text) == expected
+    assert cell_of("py", text, ()) == text or "asyncio.run" in text
 
 
 @pytest.mark.parametrize("tools", ["x", [1], [{}], [{"name": ""}], [{"name": "a\nb"}], [{"name": "\ud800"}]])

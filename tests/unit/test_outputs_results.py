@@ -142,7 +142,8 @@ def test_figures_before_and_after_an_error_stay_in_order() -> None:
 
 def test_a_huge_traceback_keeps_its_ends() -> None:
     frames = [f"frame {n} " + "x" * 80 for n in range(3000)]
-    folded = fold(error("E" * 5000, "v" * 10**6, frames), limits=limits(max_output_bytes=10_000))
+    bounds = limits(max_output_bytes=10_000, max_mime_bytes=10_000)
+    folded = fold(error("E" * 5000, "v" * 10**6, frames), limits=bounds)
     (output,) = folded.outputs
     assert output["traceback"][0] == frames[0]
     assert output["traceback"][-1] == frames[-1]
@@ -150,6 +151,15 @@ def test_a_huge_traceback_keeps_its_ends() -> None:
     assert len(output["ename"]) + len(output["evalue"]) < 13_000
     assert folded.truncated
     assert folded.dropped_bytes > 10**6
+
+
+def test_an_error_may_carry_as_much_as_a_mime_type() -> None:
+    folded = fold(
+        error("E", "v" * 9000, ["t" * 9000]), limits=limits(max_output_bytes=1000, max_mime_bytes=9000)
+    )
+    (output,) = folded.outputs
+    assert output["evalue"] == "v" * 9000
+    assert len(output["traceback"][0]) < 1100
 
 
 # Late outputs

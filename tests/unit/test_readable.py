@@ -33,11 +33,27 @@ def test_a_table_keeps_its_rows_and_columns() -> None:
             {"text/plain": "alt.Chart(...)", "application/vnd.vegalite.v6+json": {"title": "S"}},
             "[interactive Vega-Lite chart, which is not shown here: S]",
         ),
+        (
+            {"text/plain": "alt.HConcatChart(...)", "text/html": "<script>spec</script>"},
+            "[interactive Altair chart, which is not shown here]",
+        ),
         ({"text/plain": "   a\n0  1", "text/html": "<td>1</td>"}, "   a\n0  1"),
         ({"text/plain": "<x.Y object at 0x7f>"}, "<x.Y object at 0x7f>"),
         ({"application/x-unknown": "1"}, None),
     ],
-    ids=["html", "styler", "markdown", "latex", "svg", "plotly", "altair", "frame", "object", "unknown"],
+    ids=[
+        "html",
+        "styler",
+        "markdown",
+        "latex",
+        "svg",
+        "plotly",
+        "vega-lite",
+        "altair",
+        "frame",
+        "object",
+        "unknown",
+    ],
 )
 def test_the_name_of_an_object_gives_way_to_what_it_shows(bundle: Any, text: str | None) -> None:
     assert best_text(bundle) == text

@@ -339,6 +339,18 @@ def test_the_end_of_an_earlier_kernel_is_told_as_such_and_lost_state_once() -> N
     ]
 
 
+def test_two_kernels_that_ended_alike_are_told_once() -> None:
+    left = "The kernel ended because the code called exit() or quit()."
+    shown = text(
+        RunStatus.KERNEL_DIED,
+        error=RunError("KernelDied", left),
+        notices=(f"{left} {RESTARTED}", left, RESTARTED),
+        kernel_restarted=True,
+    )
+    assert shown.startswith(f"{left}\nThe kernel was restarted: variables")
+    assert shown.count("ended because") == shown.count("restarted") == 1
+
+
 def test_a_restart_of_the_service_is_told_and_lost_state_once() -> None:
     notice = "The service was restarted, so the kernel is a fresh one: earlier variables are gone."
     shown = text(notices=(notice,), kernel_restarted=True, stdout="")

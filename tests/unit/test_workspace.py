@@ -11,7 +11,17 @@ import pytest
 
 from interpreter.errors import InterpreterError, InvalidRequestError, NotFoundError, TooLargeError
 from interpreter.models import new_id
-from interpreter.workspace import Snapshot, Workspaces, changes, file_url, folder, mime_type_of, parse_path
+from interpreter.workspace import (
+    UNKNOWN,
+    Snapshot,
+    Workspaces,
+    changes,
+    file_url,
+    folder,
+    mime_type_of,
+    parse_path,
+    unlisted,
+)
 
 
 @dataclass(frozen=True)
@@ -148,6 +158,20 @@ def test_what_is_no_result_is_not_seen(workspaces: Workspaces, session: Owner, h
     (here / "new\nline").write_text("x")
     os.mkfifo(here / "pipe")
     assert sorted(workspaces.snapshot(session.id).files) == [".env", "new\nline", "seen/x"]
+
+
+@pytest.mark.parametrize("names", [["back\\slash"], [os.fsdecode(b"\xff"), "\\", "ok"]], ids=["one", "two"])
+def test_new_files_that_no_path_can_name_are_told_once(
+    workspaces: Workspaces, session: Owner, here: Path, names: list[str]
+) -> None:
+    before = workspaces.snapshot(session.id)
+    for name in names:
+        (here / name).write_text("x")
+    after = workspaces.snapshot(session.id)
+    [told] = unlisted(before, after)
+    assert told.startswith("1 new file" if len(names) == 1 else "2 new files")
+    assert unlisted(after, workspaces.snapshot(session.id)) == ()
+    assert unlisted(UNKNOWN, after) == ()
 
 
 def test_folders_that_are_gone_or_closed_are_empty(workspaces: Workspaces, session: Owner) -> None:

@@ -16,6 +16,8 @@ ARGUMENTS = [
     "--disable-sync",
 ]
 
+PATIENCE_MS = 90_000  # for what a page waits for, on a machine that is busy with other things
+
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
@@ -34,6 +36,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def context(browser: Browser) -> Iterator[BrowserContext]:
     made = browser.new_context()
+    made.set_default_timeout(PATIENCE_MS)
     yield made
     made.close()
 

@@ -3,6 +3,8 @@
 from playwright.sync_api import Browser, BrowserContext, Page
 from service_process import ServiceProcess
 
+IN_THE_FIELD = "document.activeElement.id == 'token'"  # without a click: `autofocus` comes after the page
+
 
 def make_notebook(service: ServiceProcess, code: str) -> str:
     with service.client() as client:
@@ -21,9 +23,11 @@ def test_login_form_by_keyboard(context: BrowserContext, service: ServiceProcess
     page = context.new_page()
     page.goto(f"{service.url}/")
     assert page.url.startswith(f"{service.url}/login")
+    page.wait_for_function(IN_THE_FIELD)
     page.keyboard.type("wrong")
     page.keyboard.press("Enter")
     page.wait_for_selector("[role=alert]")
+    page.wait_for_function(IN_THE_FIELD)
     page.keyboard.type(service.token)
     page.keyboard.press("Enter")
     page.wait_for_url(f"{service.url}/")
@@ -31,6 +35,7 @@ def test_login_form_by_keyboard(context: BrowserContext, service: ServiceProcess
 
 def test_log_out_ends_the_access(page: Page, service: ServiceProcess) -> None:
     page.click("text=Log out")
+    page.wait_for_selector("input[type=password]")
     page.goto(f"{service.url}/")
     assert "/login" in page.url
 
@@ -39,8 +44,7 @@ def test_session_and_notebook_are_listed_and_open(page: Page, service: ServicePr
     session_id = make_notebook(service, "print('seen by people')\n6 * 7")
     page.reload()
     page.click(f"text={session_id} >> nth=0")
-    page.wait_for_load_state()
-    assert "Run 1" in page.inner_text("h2")
+    page.wait_for_selector("h2:has-text('Run 1')")
     assert "seen by people" in page.inner_text("body")
     assert "42" in page.inner_text("body")
 
@@ -56,8 +60,7 @@ def test_notebooks_are_searched_from_the_first_page_and_verified_from_the_list(
     page.wait_for_url("**/v1/notebooks?q=needle*")
     assert page.locator("tbody tr").count() == 1
     page.click(f"[aria-label='Verify {session_id}']")
-    page.wait_for_load_state()
-    assert "whole and unchanged" in page.inner_text("main")
+    page.wait_for_selector("main:has-text('whole and unchanged')")
 
 
 def test_names_are_escaped(page: Page, service: ServiceProcess) -> None:

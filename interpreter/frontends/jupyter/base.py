@@ -12,6 +12,7 @@ from interpreter.api.base import BaseHandler, Toolbox
 from interpreter.api.jsonbody import parse_json
 from interpreter.api.operations import Access, Answer, Operation
 from interpreter.errors import InterpreterError, InvalidRequestError, RateLimitedError, UnauthorizedError
+from interpreter.frontends.identity import basic_secret
 from interpreter.frontends.jupyter.front import Front
 from interpreter.frontends.jupyter.ids import session_id_of
 from interpreter.sessions import Session
@@ -34,7 +35,7 @@ class JupyterHandler(BaseHandler):
     metered = True
     """Whether a request counts against the rate of its token."""
     way = ""
-    """How the token came: ``header``, ``query`` or ``cookie``."""
+    """How the token came: ``header``, ``url``, ``query`` or ``cookie``."""
 
     def initialize(self, toolbox: Toolbox, route: str, front: Front) -> None:  # type: ignore[override]
         super().initialize(toolbox, route)
@@ -57,6 +58,11 @@ class JupyterHandler(BaseHandler):
 
     async def _find_token(self) -> TokenInfo:
         tokens = self.services.tokens
+        if (secret := self._url_secret()) is not None:
+            self.way = "url"
+            if (info := await tokens.find(secret)) is not None:
+                return info
+            raise auth.bad_token()
         self.way = "header"
         if (info := await auth.find_bearer(self, tokens)) is not None:
             return info
@@ -71,6 +77,18 @@ class JupyterHandler(BaseHandler):
         if self.request.method not in ("GET", "HEAD"):
             self.check_xsrf_cookie()  # the cookie, or the header X-XSRFToken that repeats it
         return info
+
+    def _url_secret(self) -> str | None:
+        """The secret of a URL like ``http://:secret@host``, which a program sends as Basic; None without one.
+
+        A page of another site could make a browser send the one that it remembers: who has an origin has none.
+        """
+        scheme, _, value = self.request.headers.get("Authorization", "").strip().partition(" ")
+        return (
+            basic_secret(value)
+            if scheme.lower() == "basic" and "Origin" not in self.request.headers
+            else None
+        )
 
     def meter(self) -> None:
         """Count the request against the token's rate. Raises RateLimitedError."""

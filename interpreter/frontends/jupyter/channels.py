@@ -4,6 +4,7 @@ It is answered with 101 at once: the slow part of a start was the POST's. Some c
 ``websockets`` package) wait ten seconds for the handshake.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable
 from typing import Any, ClassVar
@@ -11,6 +12,7 @@ from typing import Any, ClassVar
 from tornado.iostream import StreamClosedError
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
+from interpreter.api.validity import until_ended
 from interpreter.errors import InterpreterError, InvalidRequestError
 from interpreter.frontends.jupyter.answers import describe_kernel
 from interpreter.frontends.jupyter.base import JupyterHandler, operation
@@ -26,6 +28,7 @@ log = logging.getLogger(__name__)
 
 PING_INTERVAL = 30.0  # seconds, Jupyter Server's
 MAX_CLIENT_ID = 256
+TOKEN_ENDED = 1008  # of WebSocket's codes the one for a policy that is violated
 _TOO_LARGE = "[An output was too large to be shown here]"
 
 
@@ -74,6 +77,7 @@ class ChannelsHandler(WebSocketHandler, JupyterHandler):
 
     profile = Profile.of(v1=False, user_agent="")
     _conversation: Conversation | RefusedKernel | None = None
+    _watch: "asyncio.Task[None] | None" = None
 
     async def get(self, *args: Any, **kwargs: Any) -> None:
         if self._finished:
@@ -113,6 +117,11 @@ class ChannelsHandler(WebSocketHandler, JupyterHandler):
         )
         if self._conversation is not None:
             self._conversation.attach(self)
+        self._watch = self.front.background.spawn(self._end_with_token())
+
+    async def _end_with_token(self) -> None:
+        await until_ended(self.services.tokens, self.token.id)
+        self.close(TOKEN_ENDED, "The token was revoked or has expired.")
 
     def on_message(self, message: str | bytes) -> Awaitable[None] | None:
         try:
@@ -123,6 +132,8 @@ class ChannelsHandler(WebSocketHandler, JupyterHandler):
         return self._conversation.receive(request) if self._conversation is not None else None
 
     def on_close(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
         if self._conversation is not None:
             self._conversation.detach(self)
 

@@ -125,6 +125,11 @@ class Conversation:
             self._behind_error = len(self._queue)
         await self.broadcast(message)
 
+    def note_interrupt(self) -> None:
+        """The run was told to end: what comes from now on is meant to run after it."""
+        if self._behind_error is None:
+            self._behind_error = len(self._queue)
+
     async def _tell_all(self, messages: list[Outgoing]) -> None:
         for message in messages:
             await self._tell(message)
@@ -150,6 +155,8 @@ class Conversation:
 
     def receive(self, request: Request) -> Awaitable[None] | None:
         """Take a request, which is answered in a task. Who sends too many waits for what is returned."""
+        if request.msg_type == "interrupt_request":
+            self._hub.note_interrupt()
         if request.msg_type == "execute_request":
             if len(self._queue) > self._hub.settings.max_queued_runs:
                 return self._refuse_at_once(request)

@@ -39,11 +39,11 @@ class Profile:
     def of(cls, *, v1: bool, user_agent: str, has_origin: bool = False) -> "Profile":
         """As the handshake tells.
 
-        Tornado's own client, which gateways' clients use, takes 10 MiB. So does websocket-client, which
-        knows no limit: it alone sends an origin and does not say its name. smolagents uses it.
+        Tornado's own client, which gateways' clients use, takes 10 MiB. Who sends an origin knows no limit:
+        websocket-client (smolagents, jupyter_kernel_client) and browsers. ``websockets`` sends none.
         """
         full = v1 or user_agent.startswith("Tornado/")
-        large = full or (has_origin and not user_agent)
+        large = full or (has_origin and " websockets/" not in user_agent)
         return cls(v1, _LARGE_FRAME if large else _SMALL_FRAME, not full)
 
     @property
@@ -145,6 +145,9 @@ async def _fit_bundle(data: Mapping[str, Any], profile: Profile, painter: Painte
         if PNG in fitted:
             _check_png(fitted)
         await _add_png(fitted, profile.room, painter)
+        if PNG in fitted and profile.max_frame == _SMALL_FRAME:
+            # AutoGen writes every type that it does not know into the text for its model.
+            fitted = {mime: value for mime, value in fitted.items() if mime not in _RASTER}
         _add_plain(fitted)
     if json_size(fitted) <= profile.room:
         return fitted

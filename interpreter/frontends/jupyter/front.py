@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from interpreter.api.base import Toolbox
 from interpreter.errors import InterpreterError
 from interpreter.frontends.chats import METADATA_KEY, ChatSessions
+from interpreter.frontends.images import ImageShrinker
 from interpreter.frontends.jupyter.conversation import Conversation
 from interpreter.frontends.jupyter.documents import Documents
 from interpreter.frontends.jupyter.home import move_home
 from interpreter.frontends.jupyter.ids import kernel_id_of
-from interpreter.frontends.jupyter.images import ImageShrinker
 from interpreter.frontends.jupyter.translate import status
 from interpreter.frontends.jupyter.wire import Outgoing
 from interpreter.kernels.background import Background
@@ -81,6 +81,11 @@ class Hub:
             await client.send(message)
         finally:
             self._waiting -= 1
+
+    def note_interrupt(self) -> None:
+        """The run that goes on, whosever it is, is about to be interrupted."""
+        for client in self._clients.values():
+            client.note_interrupt()
 
     async def shut_down(self, principal: Principal, *, restart: bool) -> None:
         """End the session or restart its kernel. Raises as `SessionManager.get`."""

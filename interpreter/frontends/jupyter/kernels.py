@@ -177,7 +177,9 @@ class InterruptHandler(JupyterHandler):
     operations: ClassVar = {"POST": operation("interrupt a kernel", Access.RUN)}
 
     async def do_post(self, kernel_id: str) -> None:
-        self.services.runs.interrupt(self.principal, self.session_of(kernel_id).id)
+        session = self.session_of(kernel_id)
+        self.front.hub(session).note_interrupt()
+        self.services.runs.interrupt(self.principal, session.id)
         self.set_status(204)
 
 

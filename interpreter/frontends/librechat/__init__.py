@@ -1,6 +1,6 @@
 """LibreChat's code API, both generations: ``LIBRECHAT_CODE_BASEURL=http://…/librechat``.
 
-Facts about its clients are from the npm package ``@librechat/agents`` (2.x to 3.9) and LibreChat 0.7.6
+Facts about its clients are from the npm package ``@librechat/agents`` (1.6 to 3.9) and LibreChat 0.7.6
 to 0.8.8.
 """
 

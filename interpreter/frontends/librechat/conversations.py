@@ -1,6 +1,7 @@
 """Which session a request runs in, and the files that it names put into that session's folder."""
 
 import asyncio
+import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 
 from interpreter.api.services import Services
-from interpreter.errors import NotFoundError, TooManySessionsError
+from interpreter.errors import InvalidRequestError, NotFoundError, TooManySessionsError
 from interpreter.frontends.chats import ChatSessions, check_chat_key
 from interpreter.frontends.identity import Identity
 from interpreter.frontends.languages import Language
@@ -113,7 +114,7 @@ class Conversations:
     ) -> "tuple[Session, bool]":
         principal = identity.principal
         if request.hint is not None:
-            key = check_chat_key(f"librechat:{language.kernel_name}:{request.hint}", "runtime_session_hint")
+            key = _chat_key(f"librechat:{language.kernel_name}:", request.hint)
             chat = await self._with_room(
                 principal,
                 lambda: self._chats.session_of(principal, key, kernel_name=language.kernel_name),
@@ -210,6 +211,14 @@ class Conversations:
                 upload.discard()
         finally:
             await file.aclose()
+
+
+def _chat_key(prefix: str, hint: str) -> str:
+    """The key of the chat that a hint names, which can be any text."""
+    try:
+        return check_chat_key(prefix + hint, "runtime_session_hint")
+    except InvalidRequestError:
+        return prefix + hashlib.sha256(hint.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _numbered(path: str, number: int) -> str:

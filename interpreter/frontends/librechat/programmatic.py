@@ -57,7 +57,7 @@ class ProgrammaticHandler(ExecHandler):
                 code="stateful_workspace_unsupported",
             )
         folder = f"{_FOLDER}/{new_id()}"
-        preparation = programs.preparation_of(language.code, tools, folder)
+        preparation = programs.preparation_of(language.code, tools, folder, request.code)
         cell = programs.cell_of_program(language.code, request.code)
         prepared = await self.get_ready(request, language)
         if not await ask(prepared.session, "True", first=preparation):
@@ -68,6 +68,9 @@ class ProgrammaticHandler(ExecHandler):
         )
         limit = self.timeout_of(request) or self.settings_.execute_timeout
         return Program(active, request, language, prepared, folder, limit)
+
+    def refuse(self, body: JSON) -> None:
+        super().refuse({**body, "status": "error", "error": "The code was not run"})
 
     async def _give(self, program: Program, results: Mapping[str, JSON]) -> None:
         """Let the code have the results that it waits for."""
@@ -87,7 +90,8 @@ class ProgrammaticHandler(ExecHandler):
     async def _advance(self, program: Program) -> None:
         """Answer with the next calls, or with how the code ended."""
         try:
-            await self._started(program)
+            async with self.ending_forgotten(program.prepared.session.id):
+                await self._started(program)
             async with asyncio.timeout(program.limit):
                 calls = await self._next_calls(program)
         except TimeoutError:

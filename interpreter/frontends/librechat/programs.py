@@ -6,14 +6,14 @@ that the record shows the client's code.
 
 import keyword
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
 from interpreter.errors import InvalidRequestError
 from interpreter.events import RunEvent
-from interpreter.frontends.languages import cell_of
+from interpreter.frontends.scripts import cell_of_script
 from interpreter.models import JSON, Run, RunStatus
 
 MIME = "application/vnd.interpreter.tool-calls+json"
@@ -61,6 +61,7 @@ _tool_call() {
     fi
 }
 """
+_FINDS_NAMES = re.compile(r"\b(?:globals|locals|vars|eval|exec)\b")
 _ERRORS = {
     RunStatus.TIMEOUT: "Time limit exceeded",
     RunStatus.KERNEL_DIED: "Out of memory",
@@ -106,10 +107,10 @@ def read_continuation(body: Mapping[str, Any]) -> Continuation | None:
     return Continuation(token, kept)
 
 
-def preparation_of(code: str, tools: Sequence[str], folder: str) -> str:
-    """Code for the kernel that makes the tools the functions of its next cell.
+def preparation_of(code: str, tools: Sequence[str], folder: str, text: str) -> str:
+    """Code for the kernel that makes the tools the functions of its next cell, which is for ``text``.
 
-    Results of tools come to ``folder`` of the workspace. InvalidRequestError when two tools have one name.
+    Results of tools come to ``folder`` of the workspace.
     """
     functions = _functions(code, tools)
     source = resources.files(__package__).joinpath("kernel_side.py").read_text("utf-8")
@@ -121,13 +122,16 @@ def preparation_of(code: str, tools: Sequence[str], folder: str) -> str:
         stubs = [f'{name}() {{ _tool_call {_quoted(tool)} "$@"; }}\n' for name, tool in functions.items()]
         lines.append(f"_tool_calls.head = {_BASH_HEAD + ''.join(stubs)!r}")
     else:
-        lines += [f"{name} = _tool_calls.function({tool!r})" for name, tool in functions.items()]
+        names = _names_in(text, functions)
+        lines += [f"{name} = _tool_calls.function({functions[name]!r})" for name in names]
     return "\n".join(lines) + "\n"
 
 
 def cell_of_program(code: str, text: str) -> str:
     """The cell that runs the client's code in a prepared kernel."""
-    return f"await _tool_calls.bash({_literal(text)})\n" if code == "bash" else cell_of(code, text, ())
+    if code == "bash":
+        return f"await _tool_calls.bash({_literal(text)})\n"
+    return cell_of_script(text, (), is_body=True)
 
 
 def calls_of(event: RunEvent) -> list[JSON]:
@@ -147,16 +151,19 @@ def final_answer(run: Run, body: JSON) -> JSON:
 
 
 def _functions(code: str, tools: Sequence[str]) -> dict[str, str]:
-    """The tools by the name of their function. InvalidRequestError when two have the same."""
-    functions: dict[str, str] = {}
-    for tool in tools:
-        name = _bash_name(tool) if code == "bash" else _python_name(tool)
-        if name in functions:
-            raise InvalidRequestError(
-                f"The tools '{functions[name]}' and '{tool}' have the same function name.", param="tools"
-            )
-        functions[name] = tool
-    return functions
+    """The tools by the name of their function; of two with the same the last has it, as for the client."""
+    return {_bash_name(tool) if code == "bash" else _python_name(tool): tool for tool in tools}
+
+
+def _names_in(text: str, functions: Iterable[str]) -> list[str]:
+    """The functions that Python code may mean: the others would hide variables of the session.
+
+    A client whose code calls no tool names all that it has.
+    """
+    if _FINDS_NAMES.search(text):
+        return list(functions)
+    words = set(re.findall(r"\w+", text))
+    return [name for name in functions if name in words]
 
 
 def _python_name(tool: str) -> str:

@@ -109,12 +109,13 @@ def _texts(body: Mapping[str, Any], name: str) -> tuple[str, ...]:
     value = body.get(name)
     if value is None:
         return ()
-    value = [value] if isinstance(value, str) else value
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+    value = value if isinstance(value, list) else [value]
+    if not all(isinstance(item, str | int | float) for item in value):
         raise InvalidRequestError(f"`{name}` must be a list of texts.", param=name)
-    if "\0" in (joined := "".join(value)) or has_surrogate(joined):
+    texts = tuple(str(item) for item in value)
+    if "\0" in (joined := "".join(texts)) or has_surrogate(joined):
         raise InvalidRequestError(f"`{name}` has a NUL or half of a surrogate pair.", param=name)
-    return tuple(value)
+    return texts
 
 
 def _seconds(milliseconds: Any) -> float | None:

@@ -61,12 +61,17 @@ class Programs:
         del self._waiting[token]
         return waiting.program
 
+    def until_forgotten(self, session_id: str) -> float | None:
+        """Seconds until `take_forgotten` gives a program of the session; None when none waits there."""
+        begun = [w.since for w in self._waiting.values() if w.program.prepared.session.id == session_id]
+        return max(0.0, min(begun) + _FORGOTTEN - time.monotonic()) if begun else None
+
     def take_forgotten(self, session_id: str) -> list[Program]:
         """The programs of a session whose client has not come back for a while."""
         now = time.monotonic()
         tokens = [
             token
             for token, waiting in self._waiting.items()
-            if waiting.program.prepared.session.id == session_id and now - waiting.since > _FORGOTTEN
+            if waiting.program.prepared.session.id == session_id and now - waiting.since >= _FORGOTTEN
         ]
         return [self._waiting.pop(token).program for token in tokens]

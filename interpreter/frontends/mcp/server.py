@@ -12,7 +12,9 @@ from interpreter.api.runs import check_code
 from interpreter.api.services import Services
 from interpreter.errors import InterpreterError, InvalidRequestError, NotFoundError
 from interpreter.frontends.chats import ChatSessions
+from interpreter.frontends.fitted import fit_pictures
 from interpreter.frontends.form_uploads import local_path
+from interpreter.frontends.images import ImageShrinker
 from interpreter.frontends.mcp import protocol, tools
 from interpreter.frontends.mcp.protocol import Message, RpcError
 from interpreter.frontends.mcp.tools import Form
@@ -79,6 +81,7 @@ class McpServer:
         self.services = services
         self.chats = ChatSessions(services)
         self._info = info
+        self._shrinker = ImageShrinker()
         self._instructions = instructions or tools.INSTRUCTIONS
 
     async def respond(self, message: Message, call: Call) -> AsyncGenerator[JSON, None]:
@@ -205,9 +208,10 @@ class McpServer:
                     number += 1
                     yield protocol.progress(message.progress_token, number, text)
             told = True
-            answer = answer_run(
-                tool_call, await active.wait(), self.services.settings.max_model_text_bytes, shows_rich=False
-            )
+            run = await active.wait()
+            if call.form is not Form.TEXT:
+                run = await fit_pictures(run, tools.MAX_IMAGE_BYTES, self._shrinker)
+            answer = answer_run(tool_call, run, self.services.settings.max_model_text_bytes, shows_rich=False)
             yield tools.run_result(
                 answer,
                 call.form,
@@ -264,7 +268,7 @@ class McpServer:
         return self.services.sessions.get(call.principal, asked_id)
 
     def _known_session(self, arguments: JSON, call: Call) -> "Session":
-        asked_id = arguments.get("session_id")
+        asked_id = arguments.get("session_id") or None
         if asked_id is not None:
             return self._session_of(asked_id, call)
         session = self.chats.find(call.principal, call.chat) if call.chat is not None else None

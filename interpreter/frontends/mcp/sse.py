@@ -16,6 +16,7 @@ from interpreter import __version__
 from interpreter.api.base import Toolbox
 from interpreter.api.operations import Access, Answer, Operation
 from interpreter.api.sse import EVENT_STREAM, KEEPALIVE
+from interpreter.api.validity import while_valid
 from interpreter.errors import NotFoundError
 from interpreter.frontends.chats import check_chat_key
 from interpreter.frontends.mcp.origins import Origins, is_loopback
@@ -154,7 +155,7 @@ class StreamHandler(_StreamHandler):
         chat = self.request.headers.get(CHAT_HEADER)
         stream = self._streams.begin(self.principal, check_chat_key(chat, CHAT_HEADER) if chat else None)
         try:
-            await self._send(stream)
+            await while_valid(self._send(stream), self.services.tokens, self.principal.token_id)
         finally:
             await self._streams.end(stream)
 

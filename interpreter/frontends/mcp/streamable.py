@@ -6,10 +6,12 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from interpreter.api.auth import bad_token
 from interpreter.api.base import BaseHandler, Toolbox
 from interpreter.api.jsonbody import parse_json
 from interpreter.api.operations import Access, Answer, Operation
 from interpreter.api.sse import EVENT_STREAM, KEEPALIVE
+from interpreter.api.validity import while_valid
 from interpreter.errors import (
     ForbiddenError,
     InterpreterError,
@@ -270,6 +272,13 @@ class McpHandler(GuardedHandler):
         return frozenset(kind for kind, names in by_kind.items() if names & kinds)
 
     async def _send(self, message: Message, call: Call) -> None:
+        """Answer as long as the token is valid. Raises RpcError, UnauthorizedError."""
+        answering = self._answer(message, call)
+        told = await while_valid(answering, self.services.tokens, self.principal.token_id)
+        if not told and not self._headers_written:
+            raise bad_token()
+
+    async def _answer(self, message: Message, call: Call) -> None:
         """Answer with one JSON body when the response comes first and soon; else a stream of events."""
         messages = self._server.respond(message, call)
         accepted, has_begun = self._accepted, False

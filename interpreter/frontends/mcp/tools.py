@@ -16,7 +16,9 @@ RESTART_SESSION = "restart_session"
 MAX_LINKS = 20
 MAX_IMAGE_BYTES = 600_000  # base64; clients of the Python SDK take no event of more than 1 MiB
 _MAX_FIELD_BYTES = 64 * 1024
-_LEFT_OUT = "{} of the figures took too much room and was not shown: draw it smaller, or save it as a file."
+_LEFT_OUT = (
+    "But {} of the figures took too much room and was not shown: draw it smaller, or save it as a file."
+)
 _SCHEME = "interpreter://files/"
 
 

@@ -12,6 +12,7 @@ from interpreter.api.files import FileHandler
 from interpreter.api.operations import Access, Answer, Operation
 from interpreter.api.receivers import MultipartReceiver
 from interpreter.api.sse import EVENT_STREAM, KEEPALIVE
+from interpreter.api.validity import while_valid
 from interpreter.errors import InterpreterError, InvalidRequestError, NotFoundError
 from interpreter.frontends.chats import ChatSessions
 from interpreter.frontends.dialect import (
@@ -159,7 +160,8 @@ class StreamHandler(ExecuteHandler):
         session = await self.begin(body)
         try:
             active = await self.submit(session, body)
-            await self._stream_output(active)
+            if not await self._stream_valid(active):
+                return
             run = await active.wait()
             for name, text in zip(("stdout", "stderr"), answers.rest_of(run), strict=True):
                 if text:
@@ -168,6 +170,18 @@ class StreamHandler(ExecuteHandler):
             self.write(answers.event("result", {**answers.outcome(run), "files": files}))
         finally:
             await self.services.sessions.delete(self.principal, session.info.id)
+
+    async def _stream_valid(self, active: "ActiveRun | RecordedRun") -> bool:
+        """Stream what the run prints; False when the token ended before the run."""
+        ended = False
+        try:
+            ended = await while_valid(
+                self._stream_output(active), self.services.tokens, self.principal.token_id
+            )
+        finally:
+            if not ended:
+                await self._abandon(active)
+        return ended
 
     async def _stream_output(self, active: "ActiveRun | RecordedRun") -> None:
         self._begin()
@@ -188,8 +202,6 @@ class StreamHandler(ExecuteHandler):
         finally:
             following.cancel()
             await asyncio.wait({following})
-            if not ended:
-                await self._abandon(active)
 
     def _begin(self) -> None:
         self.set_header("Content-Type", EVENT_STREAM)

@@ -11,7 +11,7 @@ from interpreter.frontends.form_uploads import FormUploadHandler
 from interpreter.frontends.languages import cell_of
 from interpreter.frontends.open_terminal.base import FOLDER_MARK, TerminalHandler, operation
 from interpreter.frontends.open_terminal.document import HOME
-from interpreter.frontends.open_terminal.search import read_matches, search_script
+from interpreter.frontends.open_terminal.search import read_matches, read_patterns, search_script
 from interpreter.models import JSON
 from interpreter.workspace import FileInfo
 
@@ -129,14 +129,14 @@ class SearchHandler(TerminalHandler):
             "query": self.query("query"),
             "regex": self._flag("regex", True),
             "case_insensitive": self._flag("case_insensitive", False),
-            "include": self.get_query_arguments("include"),
+            "include": read_patterns(self.get_query_arguments("include")),
             "match_per_line": self._flag("match_per_line", True),
         }
 
     def _glob(self) -> JSON:
         return {
             "pattern": self.query("pattern"),
-            "exclude": self.get_query_arguments("exclude"),
+            "exclude": read_patterns(self.get_query_arguments("exclude")),
             "type": self.query("type", "any"),
         }
 

@@ -1,13 +1,16 @@
 """Searches through a session's files, as programs for its shell: a model's patterns run in the sandbox. Pure."""
 
+import ast
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from interpreter.errors import InvalidRequestError
 from interpreter.models import JSON, Run
 
 _MARK = "<<open-terminal>>"
+_MAX_PATTERNS = 4096  # characters
 _PROGRAM = """\
 import fnmatch, json, os, re, sys
 asked = json.loads(sys.argv[1])
@@ -89,3 +92,13 @@ def read_matches(run: Run) -> tuple[list[JSON], bool]:
     if answer["problem"]:
         raise InvalidRequestError(answer["problem"])
     return answer["matches"], answer["truncated"]
+
+
+def read_patterns(values: Sequence[str]) -> list[str]:
+    """The patterns of a query. Open WebUI before 0.12 sends a list as one value: as Python writes it."""
+    if len(values) == 1 and values[0].startswith("[") and len(values[0]) <= _MAX_PATTERNS:
+        with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+            found = ast.literal_eval(values[0])
+            if isinstance(found, list) and all(isinstance(pattern, str) for pattern in found):
+                return found
+    return list(values)

@@ -2,19 +2,18 @@
 
 import contextlib
 import json
+import marshal
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from interpreter.gateway_extension.sandbox.command import Box, Descriptors, bwrap_arguments
+from interpreter.gateway_extension.sandbox.launching import FIRST_FD, LaunchedProcess, launcher
 from interpreter.gateway_extension.sandbox.processes import is_readable
 from interpreter.gateway_extension.sandbox.seccomp import seccomp_filter
 
-LAUNCHER = str(Path(__file__).with_name("launcher.py"))
 STAGING_FOLDERS = ("/mnt", "/run", "/srv", "/media")
 SYSTEM_BWRAP = "/usr/bin/bwrap"
 MAX_ERROR = 4096
@@ -27,6 +26,14 @@ class SandboxError(RuntimeError):
 
 class SandboxUnavailableError(SandboxError):
     """bubblewrap itself does not work here."""
+
+
+class EarlyDeathError(SandboxError):
+    """The kernel ended before it was ready. ``death``: how, as the gateway tells of any death."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the kernel ended before it was ready ({reason})")
+        self.death = {"exit_code": None, "signal": None, "reason": reason}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +86,7 @@ def find_bwrap() -> Program:
 class HeldProcess:
     """A sandbox whose first process (`init`, a pid of this host) waits for `go`."""
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], status_fd: int, block_fd: int, stderr_fd: int
-    ) -> None:
+    def __init__(self, process: LaunchedProcess, status_fd: int, block_fd: int, stderr_fd: int) -> None:
         self.process = process
         self.stderr_fd = stderr_fd
         self.stderr_write_fd = -1  # for a kernel that comes from elsewhere
@@ -167,40 +172,37 @@ class Ends:
 
 
 def start_held(box: Box, terms: Terms, ends: Ends | None = None) -> HeldProcess:
-    """Start bubblewrap with ``box``; its program waits for `HeldProcess.go`.
-
-    Call it from a thread that lives as long as the sandbox may: the sandbox ends with that thread.
-    """
+    """Start bubblewrap with ``box``; its program waits for `HeldProcess.go`. Raises OSError."""
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
 
-        def give(fd: int) -> int:
+        def close_here(fd: int) -> int:
             theirs.callback(os.close, fd)
-            given.append(fd)
             return fd
+
+        def give(fd: int) -> int:
+            """Its number there."""
+            given.append(close_here(fd))
+            return FIRST_FD + len(given) - 1
 
         def pipe(*, read_here: bool) -> tuple[int, int]:
             read, write = os.pipe()
             here, there = (read, write) if read_here else (write, read)
             ours.callback(os.close, here)
-            return here, give(there)
+            return here, there
 
         given: list[int] = []
         status, status_there = pipe(read_here=True)
         block, block_there = pipe(read_here=False)
         errors, errors_there = pipe(read_here=True)
+        fds = give(status_there), give(block_there)
+        close_here(errors_there)
         seccomp = give(memory_file("seccomp", seccomp_filter()))
         files = {path: give(memory_file("file", content)) for path, content in box.files.items()}
-        plan = _plan(box, Descriptors(status_there, block_there, seccomp, files), find_bwrap(), terms, give)
-        plan_fd = give(memory_file("plan", json.dumps(plan).encode()))
-        process = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-I", "-S", LAUNCHER, str(plan_fd)],
-            stdin=subprocess.DEVNULL if ends is None else ends.stdin,
-            stdout=errors_there if ends is None else ends.stdout,
-            stderr=errors_there,
-            env={},
-            pass_fds=given,
-            cwd="/",
-        )
+        plan = _plan(box, Descriptors(*fds, seccomp, files), find_bwrap(), terms, give)
+        plan_fd = close_here(memory_file("plan", marshal.dumps(plan)))
+        null = close_here(os.open(os.devnull, os.O_RDONLY))
+        stdin, stdout = (ends.stdin, ends.stdout) if ends is not None else (null, errors_there)
+        process = launcher.launch(plan_fd, [stdin, stdout, errors_there, *given])
         ours.pop_all()  # nothing failed: they are the process's now
         held = HeldProcess(process, status, block, errors)
         if ends is not None:

@@ -11,7 +11,7 @@ from interpreter.gateway_extension.sandbox.limits import OWN_PROCESSES, Limits
 PREFIX = "jks-"
 CPU_PERIOD = 100_000  # microseconds
 V1_CONTROLLERS = ("memory", "pids", "cpu", "cpuacct")
-REMOVE_TRIES = 50
+REMOVE_TRIES = 300  # of a hundredth of a second: a busy machine takes its time to end processes
 OLD = 60.0  # seconds
 
 
@@ -153,6 +153,10 @@ class ControlGroup:
         """How many processes of this group died because it was out of memory."""
         name = "memory.events" if self._version == 2 else "memory.oom_control"
         return self._counter("memory", name, "oom_kill")
+
+    def anonymous_bytes(self) -> int:
+        """Memory of the processes themselves, without what they have read of files."""
+        return self._counter("memory", "memory.stat", "anon" if self._version == 2 else "total_rss")
 
     def cpu_seconds(self) -> float | None:
         """CPU time of all processes that ever were in the group; None when not counted here."""

@@ -112,7 +112,7 @@ def bwrap_arguments(box: Box, fds: Descriptors, sources: Mapping[str, str] | Non
     for bind in sorted(system, key=lambda bind: bind.dest):
         args += _bind(bind, sources)
     for path, fd in fds.files.items():
-        args += ["--perms", "0444", "--ro-bind-data", str(fd), path]
+        args += ["--perms", "0444", "--file", str(fd), path]  # in the root, which is read-only in the end
     args += _kernel_filesystems(box)
     for bind in sorted(others, key=lambda bind: bind.dest):
         args += _bind(bind, sources)

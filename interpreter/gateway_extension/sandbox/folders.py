@@ -62,7 +62,8 @@ class KernelFolder:
 
         Raises ValueError when one of them is not a socket of ``uid``.
         """
-        found = [self._find(port) for port in ports]
+        there = set(os.listdir(self.sockets))
+        found = [self._find(port, there) for port in ports]
         if None in found:
             return False
         for port, name in zip(ports, found, strict=True):
@@ -95,10 +96,10 @@ class KernelFolder:
         os.chown(self.sockets, os.geteuid(), -1)
         self.sockets.chmod(0o555)
 
-    def _find(self, port: int) -> str | None:
+    def _find(self, port: int, there: set[str]) -> str | None:
         # libzmq's users name an ipc socket "<ip>-<port>", some other implementations "<ip>:<port>".
         for name in (f"k-{port}", f"k:{port}"):
-            if os.path.lexists(self.sockets / name):
+            if name in there:
                 return name
         return None
 

@@ -222,6 +222,33 @@ def _renew_matplotlib(matplotlib: Any) -> None:
         matplotlib.rcParams["backend"] = os.environ["MPLBACKEND"]
 
 
+class _System:
+    """What ipykernel takes for `sys`; ``modules`` are other ones."""
+
+    def __init__(self, modules: dict[str, Any]) -> None:
+        self.modules = modules
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys, name)
+
+
+class _File:
+    def __init__(self, path: str) -> None:
+        self.__file__ = path
+
+
+def remember_kernel_modules() -> None:
+    """Let the modules that are here now be those of the kernel itself, which its debugger steps over.
+
+    ipykernel takes all there are when it starts. In a fork pandas would be one of them, and to look at each of
+    some thousand modules copies a third of the pages that a kernel's start changes.
+    """
+    ipkernel: Any = sys.modules.get("ipykernel.ipkernel")
+    if getattr(ipkernel, "sys", None) is sys:
+        paths = {name: getattr(module, "__file__", None) for name, module in sys.modules.items()}
+        ipkernel.sys = _System({name: _File(path) for name, path in paths.items() if path})
+
+
 def find_thread_setters() -> None:
     """Remember how to tell numpy's linear algebra its number of threads.
 

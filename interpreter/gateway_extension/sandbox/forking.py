@@ -25,9 +25,9 @@ from interpreter.gateway_extension.sandbox.bubblewrap import (
     start_held,
 )
 from interpreter.gateway_extension.sandbox.command import Box
+from interpreter.gateway_extension.sandbox.fork_command import ForkCommand
 from interpreter.gateway_extension.sandbox.seccomp import seccomp_filter
 from interpreter.gateway_extension.sandbox.zygote import (
-    ForkCommand,
     ForkedKernel,
     Target,
     Zygote,

@@ -70,6 +70,11 @@ class Limits:
             raise ValueError("KERNEL_LIMITS must be a JSON object of limit names and numbers")
         return self.bounded(wish)
 
+    @property
+    def largest_file_bytes(self) -> int:
+        """What a file may grow to: never beyond the workspace, so that no single file fills more."""
+        return min(self.max_file_bytes, self.workspace_bytes)
+
     def rlimits(self, *, own_uid: bool) -> list[tuple[int, int]]:
         """(resource, value) pairs that bubblewrap starts under and every process inherits.
 
@@ -81,7 +86,7 @@ class Limits:
         pairs = [
             (resource.RLIMIT_DATA, int(self.memory_bytes * 0.95)),
             (resource.RLIMIT_NOFILE, self.max_open_files),
-            (resource.RLIMIT_FSIZE, self.max_file_bytes),
+            (resource.RLIMIT_FSIZE, self.largest_file_bytes),
             (resource.RLIMIT_CORE, 0),
             (resource.RLIMIT_MEMLOCK, 64 * 1024),
             (resource.RLIMIT_MSGQUEUE, 0),

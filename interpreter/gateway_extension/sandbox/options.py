@@ -7,10 +7,10 @@ from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from traitlets import Bool, CaselessStrEnum, Dict, Float, Integer, List, Unicode
 from traitlets.config import Config
 
+from interpreter.gateway_extension.sandbox.fork_command import IMPORTS
 from interpreter.gateway_extension.sandbox.limits import Limits
 from interpreter.gateway_extension.sandbox.probe import UID_RANGE
 from interpreter.gateway_extension.sandbox.sandbox import Network
-from interpreter.gateway_extension.sandbox.zygote import IMPORTS
 
 DEFAULT_LIMITS = Limits()
 _DEFAULT = DEFAULT_LIMITS

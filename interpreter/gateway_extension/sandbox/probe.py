@@ -12,6 +12,7 @@ from interpreter.gateway_extension.sandbox.cgroups import Parents, find_parents
 from interpreter.gateway_extension.sandbox.command import Box, box_files
 from interpreter.gateway_extension.sandbox.environment import masked_proc_files, system_binds
 from interpreter.gateway_extension.sandbox.folders import default_runtime_dir
+from interpreter.gateway_extension.sandbox.launching import launcher
 from interpreter.gateway_extension.sandbox.seccomp import SeccompUnavailableError, seccomp_filter
 from interpreter.gateway_extension.sandbox.uids import NoUidLeftError, UidPool
 
@@ -101,10 +102,14 @@ def probe(uid_range: tuple[int, int] = UID_RANGE) -> Probe:
         seccomp_filter()
     except SeccompUnavailableError as error:
         return Probe(False, str(error), "Install libseccomp and pyseccomp.", True, False, enforced)
-    reason = _try(uid_range, proc=True)
+    try:
+        reason = _try(uid_range, proc=True)
+        without_proc = reason is not None and "proc" in reason and _try(uid_range, proc=False) is None
+    finally:
+        launcher.stop()  # whoever asks may never start a kernel
     if reason is None:
         return Probe(True, None, None, True, True, enforced)
-    if "proc" in reason and _try(uid_range, proc=False) is None:
+    if without_proc:
         # ipykernel needs no /proc; only psutil and the like lose something.
         fix = next(text for key, text in ADVICE if key == "mount proc")
         return Probe(True, f"kernels run without /proc ({reason})", fix, False, True, enforced)

@@ -13,15 +13,21 @@ import asyncio
 import atexit
 import contextlib
 import os
+import re
 import signal
 import weakref
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from jupyter_client.connect import KernelConnectionInfo
 
-from interpreter.gateway_extension.sandbox.bubblewrap import SandboxError, SandboxUnavailableError
+from interpreter.gateway_extension.sandbox.bubblewrap import (
+    EarlyDeathError,
+    SandboxError,
+    SandboxUnavailableError,
+)
 from interpreter.gateway_extension.sandbox.cgroups import Parents, find_parents
 from interpreter.gateway_extension.sandbox.command import WORKSPACE, Bind, Box, box_files
 from interpreter.gateway_extension.sandbox.environment import (
@@ -31,6 +37,7 @@ from interpreter.gateway_extension.sandbox.environment import (
     system_binds,
 )
 from interpreter.gateway_extension.sandbox.folders import close_instances, default_runtime_dir
+from interpreter.gateway_extension.sandbox.fork_command import ForkCommand, Origin, extension_files
 from interpreter.gateway_extension.sandbox.forking import Forking
 from interpreter.gateway_extension.sandbox.limits import Limits, size_text
 from interpreter.gateway_extension.sandbox.options import DEFAULT_LIMITS, SandboxOptions
@@ -39,8 +46,6 @@ from interpreter.gateway_extension.sandbox.probe import advice, probe
 from interpreter.gateway_extension.sandbox.proxy import PORT
 from interpreter.gateway_extension.sandbox.sandbox import Network, Sandbox
 from interpreter.gateway_extension.sandbox.zygote import (
-    ForkCommand,
-    Origin,
     ZygoteError,
     find_zygote,
     stop_zygotes,
@@ -51,10 +56,17 @@ SOCKET_POLL = 0.01
 FIRST_PORT = 40001  # of kernels that know TCP only; each sandbox has all ports to itself
 _PORTS = ("shell_port", "iopub_port", "stdin_port", "hb_port", "control_port")
 
+# What programs write last that can't have the memory they want; nothing but how the death is told hangs on it.
+_WANTED_MEMORY = re.compile(
+    r"out of memory|cannot allocate|memory allocation|MemoryError|bad_alloc", re.IGNORECASE
+)
+
+# How programs end that can't go on without the memory they want: by a signal, or where the loader says so.
+_ABORTED = (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGTRAP, 1, 127)
+
 # Starts wait for other processes, so more of them at once than there are processors; and apart from what
-# asyncio.to_thread is used for, or a burst of starts would stop all else. These threads live as long as this
-# process, which matters: a sandbox ends with the thread that started it.
-_starters = ThreadPoolExecutor(32, "sandbox-start")
+# asyncio.to_thread is used for, or a burst of starts would stop all else.
+_starters = ThreadPoolExecutor(8, "sandbox-start")
 
 atexit.register(close_instances)
 atexit.register(stop_zygotes)  # runs before the above, which removes their folders
@@ -175,7 +187,7 @@ class BubblewrapProvisioner(SandboxOptions):
         """How to fork this kernel; None when it has to be started."""
         if not self.fork_server:
             return None
-        command = ForkCommand.find(box.argv, box.env, self.fork_server_imports)
+        command = self._fork_command(box.argv, box.env)
         if command is None:
             self.log.info("This kernel is started, not forked: its command or its variables ask for that")
             return None
@@ -187,6 +199,11 @@ class BubblewrapProvisioner(SandboxOptions):
             return None
         return Forking(zygote, command, self._limits.threads())
 
+    def _fork_command(self, argv: Sequence[str], env: Mapping[str, str]) -> ForkCommand | None:
+        spec = self.kernel_spec
+        files = extension_files(spec.metadata, spec.resource_dir)
+        return ForkCommand.find(argv, env, self.fork_server_imports, files)
+
     def find_fork_server(self) -> tuple[Origin, Path] | None:
         """What `find_zygote` has to be told so that it starts the fork server of this kernelspec; None: it is off.
 
@@ -195,7 +212,7 @@ class BubblewrapProvisioner(SandboxOptions):
         if not self.fork_server:
             return None
         spec = self.kernel_spec
-        command = ForkCommand.find(spec.argv, spec.env, self.fork_server_imports)
+        command = self._fork_command(spec.argv, spec.env)
         if command is None:
             raise ZygoteError(f"the command of {spec.display_name!r} is not of the form `python -m module`")
         return command.origin, zygote_folder(self._places().instance.path, command.origin)
@@ -212,7 +229,7 @@ class BubblewrapProvisioner(SandboxOptions):
         except asyncio.CancelledError:
             await asyncio.wait([starting])  # what has been started can be ended then
             raise
-        self.process, self.pid = process, process.pid
+        self.process, self.pid = process, process.pid  # type: ignore[assignment]  # as good as a Popen
         self.cwd = str(sandbox.place.workspace)
         await loop.run_in_executor(_starters, sandbox.release_hold)
         await self._wait_for_sockets(sandbox)
@@ -229,17 +246,20 @@ class BubblewrapProvisioner(SandboxOptions):
                 ):
                     if self.process is None or self.process.poll() is not None:
                         await asyncio.to_thread(sandbox.ended.wait, 1.0)
-                        raise SandboxError(self._early_death(sandbox))
+                        raise self._early_death(sandbox)
                     # Nobody says when a socket has been bound; inotify is not in the standard library.
                     await asyncio.sleep(SOCKET_POLL)
         except TimeoutError:
             raise SandboxError("the kernel made no sockets in time") from None
         if place.lease is not None:
             place.folder.seal()
+        sandbox.kernel_is_up()
 
-    def _early_death(self, sandbox: Sandbox) -> str:
+    def _early_death(self, sandbox: Sandbox) -> EarlyDeathError:
         self.log.warning("The kernel ended before it was ready: %s", sandbox.log or "it wrote nothing")
-        return f"the kernel ended before it was ready ({sandbox.death_reason or self._exit_text()})"
+        if sandbox.death_reason is None and (sandbox.oom_kills or _WANTED_MEMORY.search(sandbox.log)):
+            return EarlyDeathError(self._out_of_memory())
+        return EarlyDeathError(sandbox.death_reason or self._exit_text())
 
     def _box(self, cmd: list[str], place: Place, env: dict[str, str], *, proc: bool) -> Box:
         system, links = system_binds()
@@ -298,8 +318,13 @@ class BubblewrapProvisioner(SandboxOptions):
         if sandbox.death_reason is None and self._asked_to_end:
             return None
         if sandbox.death_reason is None and sandbox.oom_kills and code == -signal.SIGKILL:
-            return f"out of memory (limit {size_text(self._limits.memory_bytes)})"
+            return self._out_of_memory()
+        if sandbox.death_reason is None and code in _ABORTED and sandbox.was_short_of_memory:
+            return f"{self._exit_text()}, nearly {self._out_of_memory()}"
         return sandbox.death_reason or self._exit_text()
+
+    def _out_of_memory(self) -> str:
+        return f"out of memory (limit {size_text(self._limits.memory_bytes)})"
 
     def _exit_code(self) -> int | None:
         code: int | None = self.process.poll() if self.process is not None else None

@@ -14,6 +14,7 @@ from interpreter.gateway_extension.sandbox.cgroups import ControlGroup, Parents
 from interpreter.gateway_extension.sandbox.command import Box
 from interpreter.gateway_extension.sandbox.forking import Forking
 from interpreter.gateway_extension.sandbox.helper import Helper
+from interpreter.gateway_extension.sandbox.launching import LaunchedProcess
 from interpreter.gateway_extension.sandbox.limits import Limits
 from interpreter.gateway_extension.sandbox.places import Place
 from interpreter.gateway_extension.sandbox.proxy import Rule
@@ -64,8 +65,8 @@ class Sandbox:
     _watchdog: Watchdog | None = None
     _fds: list[int] = field(default_factory=list)
 
-    def start(self, box: Box) -> subprocess.Popen[bytes]:
-        """Start bubblewrap; the kernel itself waits. From the thread that the kernel's life hangs on."""
+    def start(self, box: Box) -> LaunchedProcess:
+        """Start bubblewrap; the kernel itself waits. Raises OSError."""
         if self.parents.version:
             self._cgroup = ControlGroup(self.parents, self.name, self.limits)
         self._terms = terms = Terms(
@@ -112,6 +113,11 @@ class Sandbox:
         if self.forking is not None and self._terms is not None:
             inside = () if self.place.lease is not None else self.limits.process_rlimits()
             self.forking.fork(held, self._terms, inside)
+
+    def kernel_is_up(self) -> None:
+        """The kernel has made its sockets."""
+        if self._watchdog is not None:
+            self._watchdog.kernel_is_up()
 
     def _roots(self) -> list[int]:
         held, forking = self._held, self.forking
@@ -164,6 +170,11 @@ class Sandbox:
     def log(self) -> str:
         """The last of what the kernel wrote to stderr itself (not as output of code)."""
         return self._watchdog.log if self._watchdog is not None else ""
+
+    @property
+    def was_short_of_memory(self) -> bool:
+        """Whether little was left when the watchdog looked last, where control groups count it."""
+        return self._watchdog is not None and self._watchdog.was_short_of_memory
 
     @property
     def enforced(self) -> tuple[str, ...]:

@@ -10,20 +10,22 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from interpreter.gateway_extension.sandbox import processes
 from interpreter.gateway_extension.sandbox.cgroups import ControlGroup
 from interpreter.gateway_extension.sandbox.limits import MIB, Limits, size_text
+from interpreter.gateway_extension.sandbox.pace import Pace
 from interpreter.gateway_extension.sandbox.workspace import Usage, measure
 
-TICK = 0.25  # seconds between looks; a look takes well under a millisecond unless files must be counted
-WALK_INTERVAL = 3.0  # files are counted at least this often, and at once when the disk fills fast
-WALK_SHARE = 8  # a count that took t seconds is followed by WALK_SHARE * t seconds of peace
+SMALL_FILE = (
+    16 * 1024
+)  # bytes that a file may have when the workspace is full: else no program could be started
+SHORT_OF_MEMORY = 0.6  # of the limit; what is reserved and was never used counts against it too
 SLACK = 16 * MIB  # growth that is tolerated once writing has been stopped
 MAX_SOCKET_FOLDER = 64  # entries of the socket folder: a kernel makes five
 MAX_FAILURES = 20  # looks in a row
-MAX_TICKS_OVER = 8  # in which a sandbox has to end after its kernel
+MAX_TIME_OVER = 2.0  # seconds in which a sandbox has to end after its kernel
 LOG_BYTES = 8 * 1024
 LOG_CHUNK = 64 * 1024  # of stderr per tick; who writes more waits
 
@@ -52,12 +54,13 @@ class Watchdog:
         self._on_end = on_end
         self._thread = threading.Thread(target=self._run, name="sandbox-watchdog", daemon=True)
         self._wake_read, self._wake_write = os.pipe()
-        self._started_at = time.monotonic()
-        self._walk_at = 0.0
-        self._free: tuple[int, int] | None = None
+        self._up_at: float | None = None
+        self._pace = Pace((watched.limits.workspace_bytes, watched.limits.max_workspace_files))
+        self._usage = Usage(0, 0)  # at the last count
         self._full: Usage | None = None  # the usage at which writing was stopped
         self._failures = 0
         self._log = b""
+        self.was_short_of_memory = False  # at the last look
 
     def start(self) -> None:
         self._thread.start()
@@ -70,6 +73,10 @@ class Watchdog:
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
 
+    def kernel_is_up(self) -> None:
+        """From now on its age counts, and it may be kept from writing: while it starts, that would end it."""
+        self._up_at = time.monotonic()
+
     @property
     def log(self) -> str:
         """The last of what the kernel wrote to its stderr."""
@@ -77,17 +84,18 @@ class Watchdog:
 
     def _run(self) -> None:
         reason: str | None = None
-        over = 0
+        over_at: float | None = None
         ended = select.poll()
         ended.register(self._watched.init_fd, select.POLLIN)
         ended.register(self._wake_read, select.POLLHUP)
         try:
-            while not ended.poll(TICK * 1000):
+            while not ended.poll(self._pace.tick * 1000):
                 self._drain()
                 reason = reason or self._try_to_look()
-                over = (over + 1) if self._watched.is_over is not None and self._watched.is_over() else 0
-                if over > MAX_TICKS_OVER:
-                    reason = reason or "the kernel ended"
+                if self._watched.is_over is not None and self._watched.is_over():
+                    over_at = over_at or time.monotonic()
+                    if time.monotonic() - over_at > MAX_TIME_OVER:
+                        reason = reason or "the kernel ended"
                 if reason:
                     signal.pidfd_send_signal(self._watched.init_fd, signal.SIGKILL)
             self._drain()
@@ -117,7 +125,8 @@ class Watchdog:
     def _look(self) -> str | None:
         """Why the sandbox has to end now, or None."""
         limits = self._watched.limits
-        if limits.wall_seconds and time.monotonic() - self._started_at > limits.wall_seconds:
+        age = 0.0 if self._up_at is None else time.monotonic() - self._up_at
+        if limits.wall_seconds and age > limits.wall_seconds:
             return f"wall time limit reached ({limits.wall_seconds:g} s)"
         return self._look_at_processes(limits) or self._look_at_files(limits)
 
@@ -125,9 +134,11 @@ class Watchdog:
         cgroup = self._watched.cgroup
         cpu = cgroup.cpu_seconds() if cgroup is not None else None
         counts_memory = cgroup is not None and "memory" in cgroup.controllers
+        if cgroup is not None and counts_memory:
+            self.was_short_of_memory = cgroup.anonymous_bytes() > SHORT_OF_MEMORY * limits.memory_bytes
         if not counts_memory or (limits.cpu_seconds and cpu is None):
             init = self._watched.init
-            pids = processes.tree(*self._watched.roots())
+            pids = self._pids()
             cpu = processes.cpu_seconds(pids) if cpu is None else cpu
             if not counts_memory and processes.memory_exceeds(pids, init, limits.memory_bytes):
                 return f"out of memory (limit {size_text(limits.memory_bytes)})"
@@ -136,29 +147,16 @@ class Watchdog:
         return None
 
     def _look_at_files(self, limits: Limits) -> str | None:
-        if not self._walk_is_due(limits):
+        disk = os.fstatvfs(self._watched.workspace_fd)
+        if not self._pace.see(time.monotonic(), (disk.f_bfree * disk.f_frsize, disk.f_ffree)):
             return None
-        started = time.monotonic()
-        reason = self._count(limits)
-        now = time.monotonic()
-        self._walk_at = now + max(TICK, WALK_SHARE * (now - started))
-        return reason
-
-    def _walk_is_due(self, limits: Limits) -> bool:
-        """Count files when the disk has filled since the last count, or when it is long ago."""
-        now = time.monotonic()
-        if now < self._walk_at:
-            return False
-        status = os.fstatvfs(self._watched.workspace_fd)
-        free = (status.f_bfree * status.f_frsize, status.f_ffree)
-        step = (limits.workspace_bytes // 8, max(1, limits.max_workspace_files // 8))
-        fast = self._free is not None and any(
-            before - after > size for before, after, size in zip(self._free, free, step, strict=True)
-        )
-        if self._full is None and not fast and self._free is not None and now < self._walk_at + WALK_INTERVAL:
-            return False
-        self._free = free
-        return True
+        # The processor's time: on a busy machine a count is not made more seldom because it had to wait.
+        started = time.thread_time()
+        try:
+            return self._count(limits)
+        finally:
+            used = (self._usage.size, self._usage.files)
+            self._pace.counted(time.monotonic(), used, seconds=time.thread_time() - started)
 
     def _count(self, limits: Limits) -> str | None:
         watched = self._watched
@@ -167,28 +165,37 @@ class Watchdog:
             return "the folder of the kernel's sockets was filled"
         if processes.memory_files(watched.init) > limits.max_workspace_files:
             return f"too many files in memory (limit {limits.max_workspace_files})"
-        usage = measure(watched.workspace_fd, max_files=int(limits.max_workspace_files * 1.1) + 10)
+        usage = self._usage = self._measure()
         if not usage.complete or (usage.files > limits.max_workspace_files and self._grew(usage)):
             return (
                 f"too many or too deeply nested files in the workspace (limit {limits.max_workspace_files})"
             )
-        pids = processes.tree(*watched.roots())
-        devices = {os.fstat(fd).st_dev for fd in (watched.workspace_fd, watched.sockets_fd)}
-        hidden = processes.unlinked_bytes(pids, devices)
-        return self._check_space(Usage(usage.size + hidden, usage.files), pids, limits)
+        return self._check_space(usage, limits)
 
-    def _check_space(self, usage: Usage, pids: list[int], limits: Limits) -> str | None:
-        """First stop all writing (a clean OSError in the program), then end who finds another way."""
+    def _measure(self) -> Usage:
+        """What the workspace holds, files that have no name any more included."""
+        watched = self._watched
+        usage = measure(watched.workspace_fd, max_files=int(watched.limits.max_workspace_files * 1.1) + 10)
+        devices = {os.fstat(fd).st_dev for fd in (watched.workspace_fd, watched.sockets_fd)}
+        hidden = processes.unlinked_bytes(self._pids(), devices) if usage.complete else 0
+        return replace(usage, size=usage.size + hidden)
+
+    def _pids(self) -> list[int]:
+        return processes.tree(*self._watched.roots())
+
+    def _check_space(self, usage: Usage, limits: Limits) -> str | None:
+        """First stop all writing but of small files (a clean OSError), then end who finds another way."""
         if usage.size <= limits.workspace_bytes and usage.files <= limits.max_workspace_files:
             if self._full is not None:
-                processes.set_file_size(pids, limits.max_file_bytes, self._watched.uid)
+                processes.set_file_size(self._pids(), limits.largest_file_bytes, self._watched.uid)
                 self._full = None
             return None
         if self._grew(usage):
             return f"workspace full (limit {size_text(limits.workspace_bytes)})"
+        if self._up_at is not None:
+            processes.set_file_size(self._pids(), SMALL_FILE, self._watched.uid)
         if self._full is None:
-            self._full = usage
-        processes.set_file_size(pids, 0, self._watched.uid)
+            self._full = self._measure()  # what was written while we counted is nobody's fault
         return None
 
     def _grew(self, usage: Usage) -> bool:

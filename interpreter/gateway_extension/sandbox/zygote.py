@@ -15,11 +15,12 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from interpreter.gateway_extension.sandbox.bubblewrap import SandboxError, memory_file
+from interpreter.gateway_extension.sandbox.fork_command import Origin
 
 MAIN = str(Path(__file__).with_name("zygote_main.py"))
 START_TIMEOUT = 60.0  # the first one may have to build matplotlib's font list
@@ -29,22 +30,6 @@ UNKNOWN_EXIT = 121  # of a kernel that outlived its zygote: nobody can say
 NS_GET_USERNS = 0xB701
 NAMESPACES = ("cgroup", "ipc", "uts", "net", "pid", "mnt", "user")
 SIGNAL_PROCESS_GROUP = 1 << 2  # of pidfd_send_signal, since Linux 6.9
-KERNEL_IMPORTS = (
-    "ipykernel.kernelapp",
-    "ipykernel.ipkernel",
-    "ipykernel.zmqshell",
-    "ipykernel.debugger",
-    "tornado.platform.asyncio",
-    "sqlite3",
-    "IPython.core.debugger",
-    "IPython.core.completerlib",
-    "IPython.core.logger",
-    "IPython.extensions.storemagic",
-)
-"""What every kernel imports by itself, sooner or later."""
-IMPORTS = ("numpy", "pandas", "matplotlib.pyplot")
-FIRST_USE = {"matplotlib.pyplot": ("matplotlib.backends.backend_agg",)}
-"""What a module imports when it is first used."""
 
 _log = logging.getLogger(__name__)
 
@@ -55,45 +40,6 @@ class ZygoteError(SandboxError):
 
 class ZygoteEndedError(ZygoteError):
     """The zygote had ended before it was asked; another one can be."""
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Which zygote a kernel can come from."""
-
-    python: str
-    options: tuple[str, ...]
-    imports: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ForkCommand:
-    """A kernel's command as the zygote needs it: ``python OPTIONS -m MODULE ARGUMENTS``."""
-
-    origin: Origin
-    module: str
-    argv: tuple[str, ...]
-
-    @classmethod
-    def find(
-        cls, command: Sequence[str], env: Mapping[str, str], imports: Sequence[str]
-    ) -> "ForkCommand | None":
-        """None when this command can't be had by a fork: no ``-m``, or variables that act at the start."""
-        at = next((n for n, word in enumerate(command) if n and not word.startswith("-X")), 0)
-        if command[at : at + 1] != ["-m"] or len(command) < at + 2 or not os.path.isabs(command[0]):
-            return None
-        if any(_acts_at_start(name) for name in env):
-            return None
-        used = [name for module in imports for name in (module, *FIRST_USE.get(module, ()))]
-        origin = Origin(command[0], tuple(command[1:at]), (*KERNEL_IMPORTS, *used))
-        return cls(origin, command[at + 1], (command[0], *command[at + 2 :]))
-
-
-def _acts_at_start(name: str) -> bool:
-    """Whether only a new process would follow this variable."""
-    if name.startswith(("LD_", "MALLOC_", "GLIBC_TUNABLES")):
-        return True
-    return name.startswith("PYTHON") and name not in ("PYTHONPATH", "PYTHONSTARTUP")
 
 
 def _ended(handles: Sequence[int], timeout: float | None = None) -> list[int]:
@@ -164,7 +110,10 @@ class Zygote:
         try:
             with theirs, open(self._log_file, "wb") as log:
                 self._process = subprocess.Popen(  # noqa: S603
-                    [origin.python, *origin.options, MAIN, str(theirs.fileno()), *origin.imports],
+                    [
+                        *(origin.python, *origin.options, MAIN, str(theirs.fileno())),
+                        *(*origin.files, *origin.imports),
+                    ],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -353,6 +302,8 @@ def find_zygote(origin: Origin, folder: Path, *, clock: Callable[[], float] = ti
     """
     _check_program(origin.python)
     with _slots_lock:
+        if (serving := _find_serving(origin, folder)) is not None:
+            return serving
         slot = _slots.setdefault((origin, str(folder)), _Slot())
     with slot.lock:
         if slot.zygote is not None and slot.zygote.is_alive():
@@ -367,6 +318,15 @@ def find_zygote(origin: Origin, folder: Path, *, clock: Callable[[], float] = ti
             raise ZygoteError(str(error)) from error
         slot.zygote, slot.failed_at = zygote, None
         return zygote
+
+
+def _find_serving(origin: Origin, folder: Path) -> Zygote | None:
+    """A living zygote of this gateway, perhaps started for another kernelspec, that has what this one needs."""
+    for (known, path), slot in _slots.items():
+        fits = known == origin or known.serves(origin)
+        if fits and Path(path).parent == folder.parent and slot.zygote is not None and slot.zygote.is_alive():
+            return slot.zygote
+    return None
 
 
 def zygote_folder(instance: Path, origin: Origin) -> Path:

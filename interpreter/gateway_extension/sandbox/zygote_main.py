@@ -1,7 +1,7 @@
 """The zygote: a process of the kernels' Python that has imported what kernels need, and forks into them.
 
-``python zygote_main.py FD MODULES…``; FD is a SOCK_SEQPACKET socket of the gateway, whose end is the
-zygote's. Each message asks for one kernel: JSON with the names of the descriptors that come with it. The
+``python zygote_main.py FD MODULES… -- MODULES…``; FD is a SOCK_SEQPACKET socket of the gateway, whose end is
+the zygote's. The modules before ``--`` are the kernel's own; an absolute path is the file of one. Each message asks for one kernel: JSON with the names of the descriptors that come with it. The
 answer goes to the descriptor ``reply``: JSON ``{"pid": …}`` with a pidfd, or ``{"error": …}``. When a kernel
 ends, its exit code (128 + the number of a signal) is written to the descriptor ``code``.
 
@@ -12,7 +12,7 @@ anything of the gateway. Standard library only, and nothing of this package but 
 import contextlib
 import ctypes
 import gc
-import importlib
+import importlib.util
 import json
 import os
 import runpy
@@ -27,6 +27,11 @@ sys.path.pop(0)  # this script's folder
 MAX_FDS = 64
 CAP_SETGID, CAP_SETUID = 6, 7
 PR_SET_CHILD_SUBREAPER = 36
+MADV_COLLAPSE = 25
+HUGE_PAGE = 2 * 1024 * 1024
+END_OF_KERNEL = "--"
+RESERVED = 48 * 1024 * 1024  # bytes; pandas and matplotlib take some 40 MB of small objects
+SMALL_OBJECT = 448  # bytes; from 512 on objects are no small ones
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -121,26 +126,72 @@ class Zygote:
         os.close(code)
 
 
+def reserve_memory() -> list[Any]:
+    """Have Python get its memory for small objects in one piece, between no libraries, so that huge pages fit in.
+
+    What modules do not need of it goes back when the returned list does.
+    """
+    objects: list[Any] = [None] * (RESERVED // SMALL_OBJECT)
+    for number in range(len(objects)):
+        objects[number] = bytes(SMALL_OBJECT - sys.getsizeof(b""))
+    return objects[:: 128 * 1024 // SMALL_OBJECT]
+
+
 def prepare(modules: list[str], forked: Any) -> list[str]:
-    """Import the modules; the ones that are not installed here. As root: with hardly any right."""
+    """Import the modules; those names that are not installed here. As root: with hardly any right."""
     if os.geteuid() == 0:
         forked.set_capabilities(1 << CAP_SETGID | 1 << CAP_SETUID)
     forked.set_no_new_privileges()
     gc.disable()
+    reserve = reserve_memory()
     missing = []
     for name in modules:
+        if name == END_OF_KERNEL:
+            forked.remember_kernel_modules()
+            continue
         try:
-            importlib.import_module(name)
+            load(name)
         except ImportError:
-            missing.append(name)
+            if not os.path.isabs(name):  # nobody is told of paths; the kernel will say what is wrong with it
+                missing.append(name)
     forked.find_thread_setters()
     if os.fork() == 0:  # numpy's threads end at a fork and start again when they are needed
         os._exit(0)
     os.wait()
+    reserve.clear()
     gc.collect()
     gc.freeze()
     _libc.malloc_trim(0)
+    collapse_memory()
     return missing
+
+
+def load(name: str) -> None:
+    """Import a module by its name or the path of its file. Raises ImportError."""
+    if not os.path.isabs(name):
+        importlib.import_module(name)
+        return
+    stem = os.path.splitext(os.path.basename(name))[0]
+    spec = importlib.util.spec_from_file_location(stem, name)
+    if spec is None or spec.loader is None:
+        raise ImportError(name)
+    sys.modules[stem] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+
+def collapse_memory() -> None:
+    """Gather our data in huge pages as far as it goes: a fork copies a line per page, and so hundreds less.
+
+    What a kernel changes is still copied for it in small pages. Systems before Linux 6.1, or with other
+    sizes of pages, refuse; then forks only take longer.
+    """
+    with open("/proc/self/maps") if os.path.exists("/proc/self/maps") else open(os.devnull) as maps:
+        lines = [line.split() for line in maps]
+    for addresses, rights, *_, name in lines:  # of unnamed ones the last word is the inode, 0
+        if rights.startswith("rw-p") and name in ("0", "[heap]"):
+            start, end = (int(text, 16) for text in addresses.split("-"))
+            for at in range(-(-start // HUGE_PAGE) * HUGE_PAGE, end - HUGE_PAGE + 1, HUGE_PAGE):
+                _libc.madvise(ctypes.c_void_p(at), ctypes.c_size_t(HUGE_PAGE), MADV_COLLAPSE)
 
 
 def main() -> None:

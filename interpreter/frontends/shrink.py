@@ -1,4 +1,4 @@
-"""Reads an image on stdin, writes a PNG of at most so many bytes on stdout. Run as a program.
+"""Reads an image on stdin, writes a PNG of at most so many bytes and pixels on stdout. Run as a program.
 
 It decodes what someone's code made, so it takes its limits from the system first.
 """
@@ -21,8 +21,8 @@ def _limit() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
 
-def shrink(data: bytes, max_bytes: int) -> bytes | None:
-    """The PNG; None when it would have to be tiny."""
+def shrink(data: bytes, max_bytes: int, max_side: int = 0) -> bytes | None:
+    """The PNG, ``max_side`` pixels wide and high at most (0: no bound); None when it would have to be tiny."""
     from PIL import Image  # noqa: PLC0415  # after the limits are set
 
     warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -30,6 +30,8 @@ def shrink(data: bytes, max_bytes: int) -> bytes | None:
     with Image.open(io.BytesIO(data), formats=("PNG", "JPEG", "WEBP", "GIF", "BMP")) as opened:
         has_alpha = "A" in opened.getbands() or "transparency" in opened.info
         image = opened.convert("RGBA" if has_alpha else "RGB")
+    if max_side:
+        image.thumbnail((max_side, max_side), Image.Resampling.LANCZOS)
     for step in range(MAX_STEPS):
         method = Image.Quantize.FASTOCTREE if has_alpha else Image.Quantize.MEDIANCUT
         # Full colours first; then a palette, which keeps plots sharp; then fewer pixels.
@@ -50,7 +52,7 @@ def shrink(data: bytes, max_bytes: int) -> bytes | None:
 def main() -> int:
     """The program: 0 when the PNG was written."""
     _limit()
-    png = shrink(sys.stdin.buffer.read(), int(sys.argv[1]))
+    png = shrink(sys.stdin.buffer.read(), *map(int, sys.argv[1:]))
     if png is None:
         return 1
     sys.stdout.buffer.write(png)

@@ -10,19 +10,21 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-TIMEOUT = 15.0  # seconds for one image
+TIMEOUT = 60.0  # seconds for one image; its process has a bound of its own for processor time
 AT_ONCE = 2
 _SHRINK = Path(__file__).with_name("shrink.py")
 
 
 class ImageShrinker:
-    """Implements `fitting.Painter`."""
+    """Makes images small, a few at once."""
 
     def __init__(self) -> None:
         self._limit = asyncio.Semaphore(AT_ONCE)
 
-    async def to_png(self, encoded: str, max_bytes: int) -> str | None:
+    async def to_png(self, encoded: str, max_bytes: int, max_side: int = 0) -> str | None:
         """The image (Base64) as a PNG (Base64) of at most ``max_bytes`` characters, scaled down if need be.
+
+        ``max_side`` bounds its width and height in pixels; 0: no bound.
 
         None when it is no image, or one that can't be made so small within `TIMEOUT`.
         """
@@ -31,16 +33,17 @@ class ImageShrinker:
         except (binascii.Error, ValueError):
             return None
         async with self._limit:
-            png = await _shrink(image, max_bytes // 4 * 3)
+            png = await _shrink(image, max_bytes // 4 * 3, max_side)
         return base64.b64encode(png).decode() if png else None
 
 
-async def _shrink(image: bytes, max_bytes: int) -> bytes | None:
+async def _shrink(image: bytes, max_bytes: int, max_side: int) -> bytes | None:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-I",
         str(_SHRINK),
         str(max_bytes),
+        str(max_side),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,

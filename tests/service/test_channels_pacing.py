@@ -1,0 +1,110 @@
+"""A kernel whose messages take long to read is listened to less, and the others are not kept waiting."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from tornado.httpserver import HTTPServer
+from tornado.netutil import bind_sockets
+from tornado.web import Application
+from tornado.websocket import WebSocketHandler
+
+from interpreter.kernels import channels
+from interpreter.kernels.channels import LARGE_FRAME_BYTES, KernelChannels
+from interpreter.kernels.gateway import Gateway
+from interpreter.kernels.target import GatewayTarget
+from interpreter.messages import V1_SUBPROTOCOL, Message, encode
+
+SMALL = 50  # messages of the normal kernel
+PATIENCE = 60.0  # seconds; far more than anything here takes
+
+
+def frame(text: str) -> bytes:
+    made = encode("iopub", "stream", {"name": "stdout", "text": text}, msg_id="m", client_id="c", v1=True)
+    assert isinstance(made, bytes)
+    return made
+
+
+class Speaks(WebSocketHandler):
+    """A kernel's websocket that sends all it has at once."""
+
+    def select_subprotocol(self, subprotocols: list[str]) -> str | None:
+        return V1_SUBPROTOCOL
+
+    def open(self, name: str) -> None:
+        heavy = ["x" * (LARGE_FRAME_BYTES + 1)] * 3
+        for text in heavy if name == "heavy" else ["small"] * SMALL:
+            self.write_message(frame(text), binary=True)
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[Gateway]:
+    [listening] = bind_sockets(0, "127.0.0.1")
+    server = HTTPServer(Application([(r"/api/kernels/(\w+)/channels", Speaks)]))
+    server.add_socket(listening)
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    gateway = Gateway(GatewayTarget(url))
+    try:
+        yield gateway
+    finally:
+        gateway.close()
+        server.stop()
+        await server.close_all_connections()
+
+
+async def test_a_normal_kernel_is_heard_while_a_heavy_one_has_to_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(channels, "PEACE", 1e6)  # so that the wait outlasts the test on any machine …
+    monkeypatch.setattr(channels, "MAX_PEACE", 10 * PATIENCE)
+    heavy, normal = 0, 0
+    began, done = asyncio.Event(), asyncio.Event()
+
+    def hear_heavy(_: Message) -> None:
+        nonlocal heavy
+        heavy += 1
+        end = time.thread_time() + 2 * channels.COSTLY
+        while time.thread_time() < end:  # … once a message took the processor so long
+            pass
+        began.set()
+
+    def hear_normal(_: Message) -> None:
+        nonlocal normal
+        normal += 1
+        if normal == SMALL:
+            done.set()
+
+    async with serving() as gateway, asyncio.timeout(PATIENCE):
+        opened = []
+        for name, hear, heard in (("heavy", hear_heavy, began), ("normal", hear_normal, done)):
+            one = KernelChannels(
+                gateway, name, on_message=hear, on_reconnect=lambda: None, on_gone=lambda _: None
+            )
+            opened.append(one)
+            await one.connect(timeout=PATIENCE)
+            await heard.wait()
+        assert (heavy, normal) == (1, SMALL)
+        for one in opened:
+            await one.aclose()
+
+
+async def test_who_says_much_in_little_time_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels, "COSTLY", PATIENCE)
+    monkeypatch.setattr(channels, "MAX_PEACE", 10 * PATIENCE)
+    texts: list[Message] = []
+    done = asyncio.Event()
+
+    def hear(message: Message) -> None:
+        texts.append(message)
+        if len(texts) == 3:
+            done.set()
+
+    async with serving() as gateway, asyncio.timeout(PATIENCE):
+        one = KernelChannels(
+            gateway, "heavy", on_message=hear, on_reconnect=lambda: None, on_gone=lambda _: None
+        )
+        await one.connect(timeout=PATIENCE)
+        await done.wait()
+        await one.aclose()
