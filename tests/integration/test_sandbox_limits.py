@@ -200,7 +200,7 @@ while len(files) < 3000:
     "code",
     [
         # blocks behind a size that was there before: no write makes the file larger
-        "import mmap\nfor n in range(60):\n f = open(f'x{n}', 'wb+'); f.truncate(2**25); m = mmap.mmap(f.fileno(), 0)\n for i in range(0, 2**25, 4096): m[i] = 1",
+        "import mmap, time\nholes = [open(f'x{n}', 'wb+') for n in range(100)]\nfor f in holes: f.truncate(2**25)\nfor f in holes:\n m = mmap.mmap(f.fileno(), 0)\n for i in range(0, 2**25, 4096): m[i] = 1\n time.sleep(0.1)",
         # the limit set back by the program itself
         "import resource\nn = 0\nwhile True:\n try:\n  resource.setrlimit(resource.RLIMIT_FSIZE, (resource.getrlimit(resource.RLIMIT_FSIZE)[1],) * 2); open(f'f{n}', 'wb').write(bytes(2**20)); n += 1\n except OSError: pass",
     ],
