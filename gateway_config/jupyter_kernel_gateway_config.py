@@ -32,7 +32,8 @@ c.KernelConnection.limit_rate = False
 # A kernel that does not answer in this time (seconds) has failed to start.
 c.MappingKernelManager.kernel_info_timeout = 15
 
-# A dead kernel is reported as dead, within half a second, and not replaced behind the client's back.
+# A dead kernel is reported as dead, and not replaced behind the client's back. One whose process is not on this machine,
+# so that nothing tells of its end, is looked after twice a second.
 c.KernelRestarter.restart_limit = 0
 c.KernelRestarter.time_to_dead = 0.5
 

@@ -34,6 +34,7 @@ from interpreter.gateway_extension.environment import kernel_environment
 from interpreter.gateway_extension.framing import cost
 from interpreter.gateway_extension.gate import Share, connect_again, connect_through_gate, gate_of
 from interpreter.gateway_extension.leftovers import kill_leftovers
+from interpreter.gateway_extension.restarter import PromptRestarter
 from interpreter.gateway_extension.stream import GatedStream
 
 RECONNECT_INTERVAL_MS = 10
@@ -74,6 +75,10 @@ class OneKernelManager(AsyncIOLoopKernelManager):
         return os.path.join(os.path.dirname(self.connection_file), "homes")
 
     _exit_code: int | None = None
+
+    @default("restarter_class")
+    def _default_restarter_class(self) -> type[PromptRestarter]:
+        return PromptRestarter
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)

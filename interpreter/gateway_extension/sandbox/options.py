@@ -25,7 +25,9 @@ class SandboxOptions(LocalProvisioner):
     cpu_quota = Float(_DEFAULT.cpu_quota, help="Processor cores it may use; 0: all that are free.").tag(
         config=True
     )
-    cpu_share = Integer(_DEFAULT.cpu_share, help="Weight against other kernels.").tag(config=True)
+    cpu_share = Integer(
+        _DEFAULT.cpu_share, help="Weight when the processors are busy; that of the gateway is 1024."
+    ).tag(config=True)
     cpu_seconds = Float(_DEFAULT.cpu_seconds, help="CPU time over its life; 0: unlimited.").tag(config=True)
     wall_seconds = Float(_DEFAULT.wall_seconds, help="Longest life; 0: unlimited.").tag(config=True)
     max_processes = Integer(_DEFAULT.max_processes, help="Processes and threads.").tag(config=True)
