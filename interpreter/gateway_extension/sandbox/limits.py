@@ -22,7 +22,7 @@ class Limits:
 
     memory_bytes: int = 2 * GIB
     cpu_quota: float = 0.0  # cores; 0: as many as are free
-    cpu_share: int = 256  # weight when the processors are busy; the service and its gateway have 1024
+    cpu_share: int = 1024  # weight when the processors are busy; the service and its gateway have as much
     cpu_seconds: float = 0.0  # CPU time over the kernel's life; 0: unlimited
     wall_seconds: float = 0.0  # age of the kernel; 0: unlimited
     max_processes: int = 512  # threads count too
