@@ -181,7 +181,7 @@ class Settings:
         1024**2, "Text kept of one stream (stdout or stderr) of a run: its head and its tail."
     )
     max_mime_bytes: int = _option(
-        8 * 1024**2, "Largest value of one MIME type in an output, and of an error's message."
+        8 * 1024**2, "Largest value of one MIME type in an output, and (up to 4 MiB) of an error's message."
     )
     max_display_bytes: int = _option(10 * 1024**2, "Sum of all MIME values kept of one run.")
     max_outputs: int = _option(500, "Outputs kept of one run.")

@@ -43,6 +43,7 @@ class Framing:
         self._left = 0  # bytes of the present frame that are still to come
         self._keeps = True  # whether they are passed on
         self._ends = False  # whether the message ends with them
+        self._untold = 0  # bytes of the present message that were left out without a note
         self._passed = 0  # cost of the present message so far
         self._commands = 0
 
@@ -66,7 +67,7 @@ class Framing:
             else:
                 view = self._begin(view, out)
             if not self._left and self._ends:
-                self._ends = False
+                self._ends, self._untold = False, 0
                 size, self._passed = self._passed, 0
                 self._on_message(size)
         return b"".join(out) if len(out) != 1 or len(out[0]) != len(data) else data
@@ -96,14 +97,18 @@ class Framing:
             return
         self._ends = not flags & MORE
         room = self._max_message_bytes - self._passed
-        self._keeps = self._left + PART_BYTES <= room
+        # What was left out without a note has to be told by the last part, whatever that one is.
+        self._keeps = self._left + PART_BYTES <= room and not (self._ends and self._untold)
         if self._keeps:
             self._passed += self._left + PART_BYTES
             out.append(head)
         elif self._ends or room > 2 * PART_BYTES:
-            note = b"%s%d}" % (LEFT_OUT, self._left)
+            note = b"%s%d}" % (LEFT_OUT, self._left + self._untold)
+            self._untold = 0
             self._passed += len(note) + PART_BYTES
             out.append(bytes((flags & MORE, len(note))) + note)
+        else:
+            self._untold += self._left
 
 
 def _check_greeting(begin: bytes) -> None:

@@ -22,6 +22,9 @@ from interpreter.outputs.part import Part, Slot, Tally
 from interpreter.outputs.text import clean_text, strip_ansi, utf8_length
 
 _MAX_PAGERS = 16
+MAX_VALUE_BYTES = (
+    4 * 1024**2
+)  # of an error's message, in which smolagents' final answers come; a run holds it twice
 _MIN_ERROR_BYTES = 16 * 1024  # kept of an error when displays have used up their room
 
 
@@ -143,7 +146,8 @@ class OutputFolder:
 
     def _read_error(self, content: Mapping[str, Any], room: int) -> tuple[JSON, int]:
         limits = self._limits
-        return read_error(content, min(limits.max_output_bytes, room), min(limits.max_mime_bytes, room))
+        value = min(limits.max_mime_bytes, MAX_VALUE_BYTES, room)
+        return read_error(content, min(limits.max_output_bytes, room), value)
 
     def _on_clear(self, content: Mapping[str, Any]) -> None:
         if content.get("wait"):

@@ -243,7 +243,7 @@ CASES: list[Case] = [
         "huge traceback",
         "raise ValueError('x' * 5_000_000)",
         "ValueError",
-        lambda r: len(str(r)) < 8_000_000 and r["truncated"],
+        lambda r: len(str(r)) < 9_000_000 and r["truncated"],
     ),
     fails(
         "name with ansi",

@@ -1,7 +1,7 @@
 """ZeroMQ's frames on their way to the gateway: what passes, what is left out, what ends a connection."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from interpreter.gateway_extension.framing import (
@@ -60,6 +60,9 @@ def test_what_is_small_passes_as_it_is_however_it_is_cut(messages: list[list[byt
 
 
 @settings(deadline=None)
+@example(
+    [[0, 0, 0, 0, 976, 3000, 0, 3000, 0, 0]], 1
+)  # a part for whose note is no room, and small ones after it
 @given(
     st.lists(st.lists(st.integers(0, 3000), min_size=1, max_size=40), min_size=1, max_size=4),
     st.integers(1, 9000),

@@ -110,7 +110,8 @@ class Conversation:
     async def send(self, message: Outgoing) -> None:
         """Send it after all before it, or keep it for when the client is back."""
         async with self._sending:
-            if self._socket is None or not await self._socket.send(message):
+            await self._send_first()
+            if self._kept or self._socket is None or not await self._socket.send(message):
                 self._keep(message)
 
     async def broadcast(self, message: Outgoing) -> None:
@@ -136,11 +137,16 @@ class Conversation:
 
     async def _send_kept(self) -> None:
         async with self._sending:
-            while self._kept and self._socket is not None:
-                message = self._kept.popleft()
-                if not await self._socket.send(message):
-                    self._kept.appendleft(message)
-                    return
+            await self._send_first()
+
+    async def _send_first(self) -> None:
+        """Send what was kept, if the client is there."""
+        while self._kept and self._socket is not None:
+            message = self._kept.popleft()
+            if not await self._socket.send(message):
+                self._kept.appendleft(message)
+                return
+        if not self._kept:
             self._kept_bytes = 0
 
     def _keep(self, message: Outgoing) -> None:

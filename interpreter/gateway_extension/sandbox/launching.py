@@ -3,6 +3,7 @@
 What it starts is a child of the gateway all the same, and outlives it.
 """
 
+import atexit
 import contextlib
 import marshal
 import os
@@ -130,3 +131,4 @@ def _start_program(fd: int) -> "subprocess.Popen[bytes]":
 
 
 launcher = Launcher()
+atexit.register(launcher.stop)
