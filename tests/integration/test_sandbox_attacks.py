@@ -230,6 +230,20 @@ for attempt in (
     assert kernel.run(code) == "1\n" * 7 + "made\n"
 
 
+def test_no_lease_lets_others_wait_for_a_file(kernel: Boxed) -> None:
+    code = """
+import fcntl
+with open('leased', 'w') as file: pass
+with open('leased') as file:
+    for command, what in ((fcntl.F_SETLEASE, fcntl.F_WRLCK), (fcntl.F_SETLEASE | 1 << 32, fcntl.F_WRLCK), (1040, 0)):
+        print(call(72, file.fileno(), command, what))
+    fcntl.flock(file, fcntl.LOCK_EX)
+    print(fcntl.fcntl(file, fcntl.F_GETFD))
+"""
+    number = {"x86_64": 72, "aarch64": 25}.get(os.uname().machine, 25)
+    assert kernel.run(code.replace("72", str(number))) == "EPERM\n" * 3 + "1\n"
+
+
 def _tries(address: str) -> str:
     return f"""
 import socket

@@ -1,14 +1,18 @@
 """The process that forks for each sandbox: what it starts is ours, and needs it no more."""
 
+import contextlib
 import marshal
 import os
+import resource
 import select
 import signal
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
+from sandbox_kit import boxed
 
 from interpreter.gateway_extension.sandbox.bubblewrap import memory_file
 from interpreter.gateway_extension.sandbox.launching import LaunchedProcess, Launcher
@@ -73,6 +77,45 @@ def test_it_is_our_child_with_the_descriptors_in_order_and_no_others(launcher: L
     assert open_there - {4} == {0, 1, 2, 3}  # 4 is for listing them
     assert not [line for line in lines[3:] if not line.startswith(("PWD=", "SHLVL=", "OLDPWD="))]
     assert code == started.process.poll() == 7
+
+
+@contextlib.contextmanager
+def many_files(count: int) -> Iterator[list[int]]:
+    """So many open ones, like a gateway of many kernels."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    null = os.open(os.devnull, os.O_RDONLY)
+    fds = [os.dup(null) for _ in range(count)]
+    try:
+        yield fds
+    finally:
+        for fd in (null, *fds):
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_its_descriptors_are_as_few_when_the_gateway_has_many(launcher: Launcher) -> None:
+    """With the launcher's own socket a session could take the plans and files of the next ones."""
+    with many_files(400):
+        text, _ = launch(launcher, "echo /proc/self/fd/*").end()
+    assert {int(path.rpartition("/")[2]) for path in text.split()} - {4} == {0, 1, 2, 3}
+
+
+def test_a_forked_kernel_gets_none_when_the_zygote_has_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of each kernel: the next one's namespaces and control groups then have high numbers."""
+    start = subprocess.Popen
+    with many_files(1100) as fds:
+
+        def start_with_them(argv: list[str], **options: Any) -> "subprocess.Popen[Any]":
+            more = fds if any(word.endswith("zygote_main.py") for word in argv) else ()
+            return start(argv, **options | {"pass_fds": [*options.get("pass_fds", ()), *more]})
+
+        monkeypatch.setattr("interpreter.gateway_extension.sandbox.zygote.subprocess.Popen", start_with_them)
+        with boxed({"fork_server": True, "fork_server_imports": ["this_is_not_installed"]}) as kernel:
+            assert len(os.listdir(f"/proc/{kernel.provisioner._sandbox.forking.zygote.pid}/fd")) > 1100
+            kernel_fds = os.listdir(f"/proc/{kernel.provisioner._sandbox.forking.kernel.pid}/fd")
+            kernel.provisioner._sandbox.forking.zygote.stop()  # nobody else shall have it
+    assert max(int(name) for name in kernel_fds) < 1024
 
 
 def test_what_the_gateway_ignores_it_does_not(launcher: Launcher) -> None:

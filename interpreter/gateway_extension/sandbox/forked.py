@@ -37,7 +37,6 @@ PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 38, 47, 4
 SECCOMP_MODE_FILTER = 2
 CAPABILITY_VERSION_3 = 0x20080522
 CAPABILITIES = 64
-MAX_FDS = 1024
 BARE_DATA = 32 * 1024 * 1024  # of a process that has imported ipykernel and nothing else
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -120,7 +119,7 @@ def enter(fds: dict[str, int], groups: list[int], report: int) -> Any:
     null = os.open("/dev/null", os.O_RDONLY)
     for source, target in ((null, 0), (stderr, 1), (stderr, 2)):
         os.dup2(source, target)
-    os.closerange(3, MAX_FDS)  # there may be no /proc here
+    os.closerange(3, max(report, *fds.values(), *groups) + 1)  # there may be no /proc here
     _give_up_rights(base64.b64decode(plan["seccomp"]))
     return plan
 

@@ -1,8 +1,9 @@
-"""The short program between the gateway and bubblewrap: ``python -I -S launcher.py FD``.
+"""The short program between the gateway and bubblewrap: ``python -I -S launcher.py``.
 
-FD is a SOCK_SEQPACKET socket of the gateway. With each message come descriptors: that of a plan, and those that
-bubblewrap gets as 0, 1 and so on. The answer is the process id of a fork, a child of the gateway like this program
-itself. The fork does what must happen in a process of its own, before bubblewrap:
+Its stdin is a SOCK_SEQPACKET socket of the gateway; no other number is sure to be closed in a sandbox, whatever
+the gateway had open. With each message come descriptors: that of a plan, and those that bubblewrap gets as 0, 1
+and so on. The answer is the process id of a fork, a child of the gateway like this program itself. The fork does
+what must happen in a process of its own, before bubblewrap:
 
 * join the kernel's control groups, so that nothing it starts is ever outside of them;
 * as root, collect the sandbox's folders in a private mount namespace (they may lie below folders that the
@@ -19,7 +20,6 @@ import marshal
 import os
 import resource
 import socket
-import sys
 
 CLONE_NEWNS = 0x00020000
 MNT_DETACH = 2
@@ -149,4 +149,4 @@ def carry_out(fd: int) -> None:
 
 if __name__ == "__main__":
     _check(_libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0), "parent death signal")
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(socket.socket(fileno=0))

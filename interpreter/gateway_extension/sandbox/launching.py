@@ -120,12 +120,11 @@ class Launcher:
 
 def _start_program(fd: int) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(  # noqa: S603
-        [sys.executable, "-I", "-S", LAUNCHER, str(fd)],
-        stdin=subprocess.DEVNULL,
+        [sys.executable, "-I", "-S", LAUNCHER],
+        stdin=fd,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env={},
-        pass_fds=[fd],
         cwd="/",
     )
 

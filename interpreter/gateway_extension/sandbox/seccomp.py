@@ -60,6 +60,9 @@ MODE_ARGUMENTS = {
 TEMPORARY_FILE = os.O_TMPFILE & ~os.O_DIRECTORY  # a file without a name, which may get one later
 OPEN_ARGUMENTS = {"open": (1, 2), "openat": (2, 3)}  # flags, mode
 TERMINAL_INJECTION = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
+# Who opens a file that somebody holds a lease of waits for up to 45 s: the gateway, and every session where the
+# files of Python belong to the kernels' user.
+LEASES = (1024, 1040)  # F_SETLEASE, F_SETDELEG
 
 
 class SeccompUnavailableError(RuntimeError):
@@ -114,6 +117,8 @@ def _argument_rules(rules: Any, library: Any) -> None:
                     library.Arg(flags, library.MASKED_EQ, makes, makes),
                     library.Arg(mode, library.MASKED_EQ, bit, bit),
                 )  # fmt: skip
+    for command in LEASES:
+        _deny(rules, library, eperm, "fcntl", library.Arg(1, library.MASKED_EQ, 0xFFFFFFFF, command))
     for request in TERMINAL_INJECTION:
         _deny(rules, library, eperm, "ioctl", library.Arg(1, library.MASKED_EQ, 0xFFFFFFFF, request))
 
