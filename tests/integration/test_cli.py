@@ -92,7 +92,7 @@ def test_output_is_shown_as_it_is_printed_and_ctrl_c_cancels_the_run(
     slow: subprocess.Popen[str], api: httpx.Client, session_id: str
 ) -> None:
     slow.send_signal(signal.SIGINT)
-    out, err = slow.communicate(timeout=30)
+    out, err = slow.communicate(timeout=60)
     assert (slow.returncode, out, err) == (130, "", "")
     assert last_run(api, session_id)["status"] == "cancelled"
 
