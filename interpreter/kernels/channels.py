@@ -30,7 +30,8 @@ log = logging.getLogger(__name__)
 MAX_FRAME_BYTES = 32 * 1024**2
 LARGE_FRAME_BYTES = 1024**2  # above the streams and results of most runs
 COSTLY = 0.05  # seconds of the processor that a large message may take without consequence
-PEACE = 2  # after one that took t seconds its kernel is not listened to for PEACE * t seconds …
+MAX_SHARED_PEACE = 0.5  # seconds after a large message without any other …
+PEACE = 2  # … and after one that took t seconds its kernel is not listened to for PEACE * t seconds …
 MAX_PEACE = 3.0  # … or so many; it waits, as the gateway does
 CLOSE_KERNEL_GONE = 4404  # our own gateway extension's close code for a deleted or dead kernel
 RECONNECT_DELAYS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0)  # seconds; about 7 s in all
@@ -220,15 +221,23 @@ class KernelChannels:
             return ()
 
     async def _take_large(self, frame: bytes | memoryview | str) -> None:
-        """Takes what takes long: other sessions go on meanwhile, and have their turn after it."""
-        try:
-            message, spent = await asyncio.to_thread(_decode_timed, frame, self._v1)
-        except BadMessageError:
-            log.warning(NO_MESSAGE)
-            return
-        start = time.thread_time()
-        self._on_message(message)
-        spent += time.thread_time() - start
+        """Takes what takes long: other sessions go on meanwhile, and have their turn after it.
+
+        To read JSON holds up all threads, so half of the time belongs to small messages, however many kernels
+        send large ones.
+        """
+        spent = 0.0
+        async with self._gateway.large_messages:
+            try:
+                message, spent = await asyncio.to_thread(_decode_timed, frame, self._v1)
+            except BadMessageError:
+                log.warning(NO_MESSAGE)
+            else:
+                start = time.thread_time()
+                self._on_message(message)
+                spent += time.thread_time() - start
+            if spent > COSTLY:
+                await asyncio.sleep(min(spent, MAX_SHARED_PEACE))
         if spent > COSTLY:
             await asyncio.sleep(min(PEACE * spent, MAX_PEACE))
 

@@ -49,6 +49,8 @@ class Gateway:
         self._client = AsyncHTTPClient(force_instance=True, max_clients=MAX_REST_CONNECTIONS)
         self._cookies: dict[str, str] = {}
         self._login_lock = asyncio.Lock()
+        self.large_messages = asyncio.Lock()
+        """Held by who reads one: all kernels together shall take no more of the service than one would."""
         self._background = Background()
         self._clean_ups: dict[str, set[asyncio.Task[None]]] = {}
         self._ends_all = False

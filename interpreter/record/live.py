@@ -44,7 +44,7 @@ from interpreter.record.verify import edited_path, find_difference, shown_entrie
 _log = logging.getLogger(__name__)
 
 SMALL_BYTES = 256 * 1024
-"""Notebooks up to this size are rendered after every run, before its answer."""
+"""Notebooks up to this size are rendered after every run, unless many runs end."""
 
 COPY_SHARE = 20
 """Larger ones are rendered when this many times as long has passed as it takes to copy their old cells,
@@ -142,7 +142,9 @@ class LiveSession:
         data = accepted_data(run, idempotency_key=idempotency_key, request_hash=request_hash)
         self._append(RUN_ACCEPTED, data, at)
 
-    def finish(self, run: Run, at: datetime, late: Sequence[int], on_disk: Callable[[], None]) -> None:
+    def finish(
+        self, run: Run, at: datetime, late: Sequence[int], on_disk: Callable[[], None], *, renders: bool = True
+    ) -> None:
         """Write how a run ended, call ``on_disk``, then render if due. Raises OSError; ValueError when it does not run.
 
         After OSError the outcome is kept in memory and is written before the next entry.
@@ -158,7 +160,7 @@ class LiveSession:
             self.unwritten[-1] = (RUN_ENDED, _bounded(data))
             raise
         on_disk()
-        if self._copy_cost < _MAX_WAIT:
+        if renders and self._copy_cost < _MAX_WAIT:
             self.render_if_due()
 
     def abort_unended(self, at: datetime, notice: str) -> None:

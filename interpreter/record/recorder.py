@@ -146,14 +146,18 @@ class Recorder:
                 return False
             if opened.amendments:  # of displays that this run has updated
                 await self._sessions.flush_amendments(opened)
+            turn = self._sessions.render_turn(opened)
+            finish = partial(opened.live.finish, renders=not turn)
             try:
-                await self._disk.write(opened.live.finish, run, self._clock(), late, tell)
+                await self._disk.write(finish, run, self._clock(), late, tell)
             except OSError:
                 return False
             except ValueError:
                 _log.exception("the end of a run came that the record does not expect")
                 return False
-            if opened.live.is_behind:
+            if turn:
+                self._sessions.schedule_turn(opened, turn)
+            elif opened.live.is_behind:
                 self._sessions.schedule(opened, 0)
             elif not opened.amendments:
                 self._sessions.cancel_timer(opened)  # which would find the next run just begun

@@ -18,6 +18,7 @@ from interpreter.kernels.target import GatewayTarget
 from interpreter.messages import V1_SUBPROTOCOL, Message, encode
 
 SMALL = 50  # messages of the normal kernel
+KERNELS = 6
 PATIENCE = 60.0  # seconds; far more than anything here takes
 
 
@@ -88,6 +89,44 @@ async def test_a_normal_kernel_is_heard_while_a_heavy_one_has_to_wait(
         assert (heavy, normal) == (1, SMALL)
         for one in opened:
             await one.aclose()
+
+
+async def test_large_messages_are_taken_one_after_another_whoever_sends_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each is followed by time for small ones: ten such kernels take no more of the service than one."""
+    decoding, at_once, decode = 0, [], channels._decode_timed
+
+    def count(data: bytes | memoryview | str, v1: bool) -> tuple[Message, float]:
+        nonlocal decoding
+        decoding += 1
+        at_once.append(decoding)
+        try:
+            return decode(data, v1=v1)
+        finally:
+            decoding -= 1
+
+    monkeypatch.setattr(channels, "_decode_timed", count)
+    heard, done = 0, asyncio.Event()
+
+    def hear(_: Message) -> None:
+        nonlocal heard
+        heard += 1
+        if heard == 3 * KERNELS:
+            done.set()
+
+    async with serving() as gateway, asyncio.timeout(PATIENCE):
+        opened = [
+            KernelChannels(
+                gateway, "heavy", on_message=hear, on_reconnect=lambda: None, on_gone=lambda _: None
+            )
+            for _ in range(KERNELS)
+        ]
+        await asyncio.gather(*(one.connect(timeout=PATIENCE) for one in opened))
+        await done.wait()
+        for one in opened:
+            await one.aclose()
+    assert at_once == [1] * (3 * KERNELS)
 
 
 async def test_who_says_much_in_little_time_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:

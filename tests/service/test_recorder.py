@@ -24,7 +24,8 @@ from recordkit import (
 
 from interpreter.errors import RecordUnavailableError, SettingsError
 from interpreter.models import RunStatus
-from interpreter.record import Recorder, RecordReader
+from interpreter.record import Recorder, RecordReader, sessions
+from interpreter.record.notebookfile import NotebookFile
 
 
 async def path_of(recorder: Recorder, session_id: str):
@@ -126,6 +127,43 @@ async def test_a_large_notebook_is_not_rendered_after_each_run_but_when_asked(tm
             assert verification.valid, verification
         assert len(check_notebook(await recorder.notebook(info.id)).cells) == 29
     assert RecordReader(tmp_path / "notebooks", tmp_path / "state").verify(info.id).valid
+
+
+async def test_when_many_runs_end_their_notebooks_follow_by_themselves_and_fewer_times(tmp_path, monkeypatch):
+    written = []
+    write = NotebookFile.write
+    monkeypatch.setattr(NotebookFile, "write", lambda *a, **k: (written.append(1), write(*a, **k))[1])
+    async with recording(tmp_path) as recorder:
+        infos = [session_info() for _ in range(8)]
+        for info in infos:
+            await recorder.begin_session(info)
+        monkeypatch.setattr(sessions, "RENDER_INTERVAL", 0.4)  # runs end faster than that on any machine …
+        runs = 10
+        for number in range(1, runs + 1):
+            await asyncio.gather(*(record_run(recorder, info, number) for info in infos))
+        assert len(written) < len(infos) * runs / 2
+        for info in infos:
+            path = (await recorder.find_session(info.id)).notebook_path
+            await eventually(lambda path=path: len(check_notebook(path.read_bytes()).cells) == runs)
+        for info in infos:
+            assert (await recorder.verify(info.id)).valid
+
+
+async def test_a_notebook_whose_turn_has_not_come_is_complete_when_it_is_asked_for(tmp_path, monkeypatch):
+    async with recording(tmp_path) as recorder:
+        info = session_info()
+        await recorder.begin_session(info)
+        monkeypatch.setattr(sessions, "RENDER_INTERVAL", 3600.0)
+        monkeypatch.setattr(sessions, "RENDERED_AT_ONCE", 0)
+        for number in (1, 2):
+            await record_run(recorder, info, number)
+        path = (await recorder.find_session(info.id)).notebook_path
+        assert len(check_notebook(path.read_bytes()).cells) == 1
+        assert (await recorder.verify(info.id)).valid
+        assert len(check_notebook(await recorder.notebook(info.id)).cells) == 2
+        await record_run(recorder, info, 3)
+        await recorder.end_session(info.id, "deleted")
+        assert len(check_notebook(path.read_bytes()).cells) == 3
 
 
 async def test_changes_after_the_end_of_a_run_are_recorded(tmp_path):
