@@ -143,7 +143,13 @@ class LiveSession:
         self._append(RUN_ACCEPTED, data, at)
 
     def finish(
-        self, run: Run, at: datetime, late: Sequence[int], on_disk: Callable[[], None], *, renders: bool = True
+        self,
+        run: Run,
+        at: datetime,
+        late: Sequence[int],
+        on_disk: Callable[[], None],
+        *,
+        renders: bool = True,
     ) -> None:
         """Write how a run ended, call ``on_disk``, then render if due. Raises OSError; ValueError when it does not run.
 

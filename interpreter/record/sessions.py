@@ -164,7 +164,11 @@ class Sessions:
     def schedule(self, opened: OpenSession, delay: float) -> None:
         """Render in ``delay`` seconds, or when it was asked for already, if that is sooner."""
         loop = asyncio.get_running_loop()
-        if self._closing or opened.takes_turn or (opened.timer is not None and opened.timer.when() <= loop.time() + delay):
+        if (
+            self._closing
+            or opened.takes_turn
+            or (opened.timer is not None and opened.timer.when() <= loop.time() + delay)
+        ):
             return
         self.cancel_timer(opened)
         opened.timer = loop.call_later(delay, self._begin_rendering, opened)
