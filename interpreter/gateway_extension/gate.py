@@ -3,7 +3,8 @@
 ZeroMQ has a limit for one part of a message and one for the number of messages that wait, but none for their
 bytes: a kernel that sends the same pages again and again would fill the gateway's memory. So the gateway's
 sockets connect to a `Gate`, which connects to the kernel and passes bytes on as they come. It reads of them what
-ZMTP says of sizes, leaves out what is too large while it passes, and does not read on while much waits.
+ZMTP says of sizes, leaves out what is too large while it passes, and does not read on while much waits. Descriptors
+that a kernel sends along with its bytes are refused.
 
 Source of the protocol: https://rfc.zeromq.org/spec/23/ (ZMTP 3.0).
 """
@@ -23,6 +24,7 @@ from typing import Any
 
 import zmq
 
+from interpreter.gateway_extension import descriptors
 from interpreter.gateway_extension.framing import Framing, ProtocolError
 
 CHUNK = 128 * 1024
@@ -56,13 +58,14 @@ class Gate:
         self._share = share
         self._loop = asyncio.get_running_loop()
         self._waiting = 0
-        self._held = False
+        self._held = self._hostile = False
         self._timers: list[asyncio.TimerHandle] = []
         self._link: _Link | None = None
         # In no file system, so that its name is never too long and nothing has to be removed.
         name = f"interpreter-{os.getpid()}-{secrets.token_hex(8)}"
         self.url = f"ipc://@{name}"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        descriptors.refuse_descriptors(self._listener)
         self._listener.bind(f"\0{name}")
         self._listener.listen(8)
         self._loop.add_reader(self._listener, self._accept)
@@ -118,27 +121,46 @@ class Gate:
         near.setblocking(False)
         pid, _, _ = _PEER.unpack(near.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
         url = self._find_url() if pid == os.getpid() else None
-        far = None if url is None else _connected(url)
+        far = None if url is None or self._hostile else _connected(url)
         if far is None:
             near.close()  # ZeroMQ tries again
             return
         self._unlink()
         framing = Framing(self._share.max_message_bytes, self._passed)
-        self._link = _Link(near, far, framing, lambda: self.is_open)
+        self._link = _Link(near, far, framing, lambda: self.is_open, self._descriptors_came)
+
+    def _descriptors_came(self) -> None:
+        """No kernel does that, and each time can cost a thread: it is not connected again."""
+        self._hostile = True
 
 
 class _Link:
     """Two connections, of which each gets what comes over the other one."""
 
     def __init__(
-        self, near: socket.socket, far: socket.socket, framing: Framing, is_open: Callable[[], bool]
+        self,
+        near: socket.socket,
+        far: socket.socket,
+        framing: Framing,
+        is_open: Callable[[], bool],
+        descriptors_came: Callable[[], None],
     ) -> None:
         loop = asyncio.get_running_loop()
         self._sockets = near, far
+        self._descriptors_came = descriptors_came
+        self._takes_descriptors = descriptors.takes_descriptors(far)
+        receive = self._receive_from_far if self._takes_descriptors else far.recv
         self._ways = (
-            _Way((loop, near, far), lambda data: data, lambda: True, self.close),
-            _Way((loop, far, near), framing.passed, is_open, self.close),
+            _Way((loop, near, far), near.recv, lambda data: data, lambda: True, self.close),
+            _Way((loop, far, near), receive, framing.passed, is_open, self.close),
         )
+
+    def _receive_from_far(self, size: int) -> bytes:
+        try:
+            return descriptors.receive(self._sockets[1], size)
+        except descriptors.DescriptorsSentError:
+            self._descriptors_came()
+            return b""
 
     def go_on(self) -> None:
         self._ways[1].go_on()
@@ -149,8 +171,12 @@ class _Link:
             return
         for way in self._ways:
             way.stop()
-        for one in self._sockets:
-            one.close()
+        near, far = self._sockets
+        near.close()
+        if self._takes_descriptors:
+            descriptors.close(far)
+        else:
+            far.close()
 
 
 class _Way:
@@ -159,11 +185,13 @@ class _Way:
     def __init__(
         self,
         place: tuple[asyncio.AbstractEventLoop, socket.socket, socket.socket],
+        receive: Callable[[int], bytes],
         rule: Callable[[bytes], bytes],
         is_open: Callable[[], bool],
         end: Callable[[], None],
     ) -> None:
         self._loop, self._source, self._sink = place
+        self._receive = receive
         self._rule = rule
         self._is_open = is_open
         self._end = end
@@ -204,7 +232,7 @@ class _Way:
             self._stop_reading()
             return
         try:
-            data = self._source.recv(CHUNK)
+            data = self._receive(CHUNK)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -261,6 +289,8 @@ def _connected(url: str) -> socket.socket | None:
     connection = socket.socket(kind, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     if transport == "tcp":
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    else:
+        descriptors.refuse_descriptors(connection)
     try:
         number = connection.connect_ex(address)
     except OSError:  # a path that is too long, a name that can't be resolved

@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ import pytest
 from sandbox_kit import IS_ROOT, PROJECT, USER, as_ordinary_user
 from service_process import ServiceProcess, running_service
 
+from interpreter.gateway_extension.descriptors import refuse_descriptors
 from interpreter.gateway_extension.sandbox import enforced_limits
 
 MIB = 1024**2
@@ -35,6 +37,11 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
         max_workspace_bytes=str(48 * MIB),
     ) as running:
         yield running
+
+
+def can_refuse_descriptors() -> bool:
+    with socket.socket(socket.AF_UNIX) as one:
+        return refuse_descriptors(one)
 
 
 def new_session(api: httpx.Client, **fields: object) -> dict:
@@ -365,3 +372,35 @@ if IS_ROOT:
             check=False,
         )
         assert ran.returncode == 0, ran.stdout[-6000:]
+
+
+# In a session: send an open file along each connection to the outside; the names of what happened.
+SEND_DESCRIPTORS = """
+import os, socket, struct
+happened = set()
+for number in os.listdir("/proc/self/fd"):
+    try:
+        one = socket.socket(fileno=os.dup(int(number)))
+    except OSError:
+        continue
+    with one:
+        if one.family == socket.AF_UNIX:
+            peer, _, _ = struct.unpack("3i", one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            if peer == 0:  # of another PID namespace
+                try:
+                    socket.send_fds(one, [b"x"], [0])
+                    happened.add("sent")
+                except OSError as error:
+                    happened.add(type(error).__name__)
+print(sorted(happened))
+"""
+
+
+@pytest.mark.skipif(not can_refuse_descriptors(), reason="Linux before 6.16")
+def test_no_descriptor_gets_out_of_a_session(service: ServiceProcess) -> None:
+    """The gateway would close its last reference, for as long as the code likes: all kernels would wait."""
+    with service.client() as api:
+        session = new_session(api)
+        ended = execute(api, session["id"], SEND_DESCRIPTORS)
+        assert (ended["status"], ended["stdout"]) == ("ok", "['PermissionError']\n")
+        assert execute(api, session["id"], "1 + 1")["status"] == "ok"

@@ -1,16 +1,20 @@
 """Between a kernel and the gateway's ZeroMQ: what passes, how much of it waits, and what an end closes."""
 
 import asyncio
+import os
 import socket
+import struct
 import sys
-from collections.abc import AsyncIterator
-from contextlib import suppress
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 import zmq
 import zmq.asyncio
 
+from interpreter.gateway_extension import descriptors
 from interpreter.gateway_extension.framing import cost, left_out
 from interpreter.gateway_extension.gate import Gate, Share, connect_again, connect_through_gate, gate_of
 
@@ -97,6 +101,83 @@ async def test_a_connection_that_was_given_up_does_not_come_again(tmp_path: Path
     context.destroy(linger=0)
     for one in (kernel, *accepted):
         one.close()
+
+
+LINGER = 60.0  # seconds
+
+
+@contextmanager
+def lingering() -> Iterator[socket.socket]:
+    """A socket whose last reference takes `LINGER` to close: the other end does not take what was sent."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        one = socket.create_connection(server.getsockname())
+        other, _ = server.accept()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, int(LINGER)))
+    one.setblocking(False)
+    with suppress(BlockingIOError):
+        while True:
+            one.send(bytes(65536))
+    try:
+        yield one
+    finally:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        other.close()  # a reset, which ends what lingers
+        one.close()
+        for thread in threading.enumerate():
+            if thread.name == "closing":
+                thread.join()
+
+
+@asynccontextmanager
+async def speaking_kernel(folder: Path) -> AsyncIterator[tuple[socket.socket, Gate]]:
+    """A kernel that writes to its socket itself, and the gate that is connected to it."""
+    kernel = socket.socket(socket.AF_UNIX)
+    kernel.setblocking(False)
+    kernel.bind(str(folder / "k"))
+    kernel.listen()
+    context = zmq.asyncio.Context()
+    gateway = context.socket(zmq.DEALER)
+    connect_through_gate(gateway, lambda: f"ipc://{folder}/k", Share(MIB, MIB))
+    gate = gate_of(gateway)
+    assert gate is not None
+    try:
+        speaking, _ = await asyncio.get_running_loop().sock_accept(kernel)
+        with speaking:
+            yield speaking, gate
+    finally:
+        gate.close()
+        context.destroy(linger=0)
+        kernel.close()
+
+
+async def test_a_kernel_can_send_no_descriptors(tmp_path: Path) -> None:
+    """The last reference to one would be closed where all kernels are served, and may take long."""
+    with socket.socket(socket.AF_UNIX) as one:
+        if not descriptors.refuse_descriptors(one):
+            pytest.skip("Linux before 6.16")
+    async with speaking_kernel(tmp_path) as (kernel, _):
+        with pytest.raises(PermissionError):
+            socket.send_fds(kernel, [b"x"], [0])
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["received", "closed"])
+async def test_on_older_systems_nobody_waits_for_the_descriptors_that_a_kernel_sends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: bool
+) -> None:
+    monkeypatch.setattr(descriptors, "SO_PASSRIGHTS", 9999)
+    loop = asyncio.get_running_loop()
+    with lingering() as one:
+        async with speaking_kernel(tmp_path) as (kernel, gate):
+            gate.hold(held)
+            begin = loop.time()
+            socket.send_fds(kernel, [b"\xff"], [one.fileno()])
+            os.close(one.detach())
+            if held:
+                gate.close()
+            with suppress(ConnectionResetError):
+                while await loop.sock_recv(kernel, 64):
+                    pass
+            assert loop.time() - begin < LINGER / 2
 
 
 async def test_a_message_of_many_large_parts_arrives_small(pair: Pair) -> None:
