@@ -111,7 +111,7 @@ def test_heads_of_both_kinds() -> None:
         b"",
     )
     method, host, port, forward = parse_head(
-        b"GET http://u:p@h.example:81/a?b HTTP/1.1\r\nHost: other\r\nProxy-Authorization: s\r\nAccept: */*\r\n\r\n"
+        b"GET http://h.example:81/a?b HTTP/1.1\r\nHost: other\r\nProxy-Authorization: s\r\nAccept: */*\r\n\r\n"
     )
     assert (method, host, port) == ("GET", "h.example", 81)
     assert forward == b"GET /a?b HTTP/1.1\r\nHost: h.example:81\r\nConnection: close\r\nAccept: */*\r\n\r\n"
@@ -135,6 +135,88 @@ def test_heads_of_both_kinds() -> None:
 def test_what_is_no_proxy_request_is_refused(head: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011  (the texts are of several libraries)
         parse_head(head)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(b"GET http://h/a?%cX-Inj:1 HTTP/1.1" % byte for byte in (*range(33), 127, 128, 255)),
+        *(b"G%cET http://h/ HTTP/1.1" % byte for byte in (*b'\t\r\n\0"(),/:;<=>?@[\\]{}', 127, 128)),
+        b"GET  http://h/ HTTP/1.1",
+        b" GET http://h/ HTTP/1.1",
+        b"GET http://h/ HTTP/1.1 ",
+        b"GET http://h/ HTTP/1.1\n",
+        b"GET http://h/ HTTP/1.2",
+        b"GET http://h/ HTTP/1.10",
+        b"CON\tNECT h:443 HTTP/1.1",
+        b"CONNECT h\t:443 HTTP/1.1",
+    ],
+)
+def test_a_request_line_is_three_words_of_visible_ascii(line: bytes) -> None:
+    with pytest.raises(ValueError, match="request line"):
+        parse_head(line + b"\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        b"http://127.0.0.1:8931\\@127.0.0.1:9555/", b"http://h\\evil/", b"http://u:p@h/", b"http://@h/", b"http://h%2f/",
+        b"http://h:/", b"http://h:0/", b"http://h:99999/", b"http://[h]/", b"http://[::1]x/", b"http://./", b"http:/h/",
+    ],
+)  # fmt: skip
+def test_an_authority_that_programs_read_in_different_ways_is_refused(target: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011  (the texts are of several libraries)
+        parse_head(b"GET %s HTTP/1.1\r\n\r\n" % target)
+    connect = target.removeprefix(b"http://").rstrip(b"/")
+    with pytest.raises(ValueError):  # noqa: PT011
+        parse_head(b"CONNECT %s HTTP/1.1\r\n\r\n" % connect)
+
+
+@pytest.mark.parametrize(
+    ("target", "host", "path"),
+    [
+        (b"HTTP://H.example.", "h.example", b"/"),
+        (b"http://h?q=1", "h", b"/?q=1"),
+        (b"http://h//x/../y?a@b\\c#part", "h", b"//x/../y?a@b\\c"),
+        (b"http://[::1]:80/", "::1", b"/"),
+    ],
+)
+def test_what_follows_the_authority_is_sent_on_as_it_came(target: bytes, host: str, path: bytes) -> None:
+    _, found, port, forward = parse_head(b"GET %s HTTP/1.1\r\n\r\n" % target)
+    assert (found, port) == (host, 80)
+    assert forward.startswith(b"GET %s HTTP/1.1\r\nHost: " % path)
+
+
+@pytest.mark.parametrize("byte", [*(set(range(32)) - {9}), 127])
+def test_a_header_with_a_control_byte_is_refused(byte: int) -> None:
+    with pytest.raises(ValueError, match="header"):
+        parse_head(b"GET http://h/ HTTP/1.1\r\nX: a%cb\r\n\r\n" % byte)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        b"Content-Length: 5\r\nTransfer-Encoding: chunked",
+        b"transfer-encoding: chunked\r\nX: y\r\ncontent-length: 5",
+        b"Content-Length: 5\r\nContent-Length: 6",
+        b"Content-Length: 5, 6",
+        b"Content-Length: +5",
+        b"Content-Length:",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity",
+        b"Transfer-Encoding: xchunked",
+    ],
+)
+async def test_a_body_of_two_lengths_is_a_400(headers: bytes) -> None:
+    answer = await ask(policy("h"), b"POST http://h/ HTTP/1.1\r\n" + headers + b"\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 400 ")
+
+
+def test_chunks_are_of_http_1_1_only() -> None:
+    rest = b"\r\nTransfer-Encoding: Chunked\r\n\r\n"
+    assert parse_head(b"POST http://h/ HTTP/1.1" + rest)[3].endswith(rest)
+    with pytest.raises(ValueError, match="transfer encoding"):
+        parse_head(b"POST http://h/ HTTP/1.0" + rest)
+    assert b"Content-Length: 5" in parse_head(b"POST http://h/ HTTP/1.0\r\nContent-Length: 5\r\n\r\n")[3]
 
 
 async def ask(rules: Policy, request: bytes) -> bytes:

@@ -16,6 +16,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from interpreter.gateway_extension.descriptors import refuse_descriptors
 from interpreter.gateway_extension.sandbox.bubblewrap import (
     NICE,
     Ends,
@@ -56,6 +57,7 @@ class Forking:
         self._box = box
         # Not a pipe: a session of our own user could open it through /proc and write to it.
         ours, theirs = socket.socketpair()
+        refuse_descriptors(ours)
         stdin, self._fds["code"] = theirs.detach(), ours.detach()
         os.set_blocking(self._fds["code"], False)
         self._fds["ready"], stdout = os.pipe()

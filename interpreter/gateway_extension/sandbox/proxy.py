@@ -22,7 +22,6 @@ import re
 import socket
 import sys
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 # Imported on first use else, when the plain user may not be able to read the standard library any more.
 LOADED_EARLY = (concurrent.futures.thread, encodings.idna)
@@ -59,7 +58,14 @@ REFUSED_NETWORKS: tuple[Network, ...] = tuple(
 )
 
 
-_HEADER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\0]*")
+# What two programs could read in different ways is refused, not repaired: only what these match whole is sent on.
+_NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_REQUEST_LINE = re.compile(rf"({_NAME}) ([!-~]+) HTTP/1\.([01])".encode())
+_HEADER = re.compile(rf"({_NAME}):([\t -~\x80-\xff]*)".encode("latin-1"))
+_AUTHORITY = r"(?P<host>\[[0-9A-Za-z:.%]+\]|[0-9A-Za-z._~-]+)(?::(?P<port>[1-9][0-9]{0,4}))?"
+_CONNECT_TARGET = re.compile(_AUTHORITY)
+_TARGET = re.compile(rf"(?i:http)://(?P<authority>{_AUTHORITY})(?P<path>[/?][^#]*)?(?:#.*)?")
+_NOT_SENT_ON = frozenset((b"connection", b"keep-alive", b"host"))
 
 
 class RefusedError(Exception):
@@ -184,34 +190,51 @@ async def resolve(policy: Policy, host: str, port: int) -> tuple[int, str]:
 def parse_head(head: bytes) -> tuple[str, str, int, bytes]:
     """(method, host, port, what to send on) of a proxy request's head. Raises ValueError."""
     line, _, rest = head.partition(b"\r\n")
-    method, target, version = line.decode("ascii").split(" ")
-    if not version.startswith("HTTP/1."):
-        raise ValueError("not HTTP/1")
+    if (parts := _REQUEST_LINE.fullmatch(line)) is None:
+        raise ValueError("not a request line of HTTP/1.0 or HTTP/1.1")
+    method, target = parts[1].decode("ascii"), parts[2].decode("ascii")
+    url = (_CONNECT_TARGET if method == "CONNECT" else _TARGET).fullmatch(target)
+    if url is None or (method == "CONNECT" and url["port"] is None):
+        raise ValueError("not a target of a proxy request")
+    host, port = _host(url["host"]), _port(url["port"] or "80")
     if method == "CONNECT":
-        url = urlsplit(f"//{target}")
-        if url.port is None:
-            raise ValueError("CONNECT without a port")
-        forward = b""
-    else:
-        url = urlsplit(target)
-        if url.scheme != "http":
-            raise ValueError("not a proxy request")
-        path = url._replace(scheme="", netloc="").geturl() or "/"
-        headers = [line for line in rest.split(b"\r\n") if line]
-        if not all(_HEADER.fullmatch(line) for line in headers):
-            raise ValueError("a header that servers read in different ways")
-        kept = [
-            name
-            for name in headers
-            if not name.lower().startswith((b"proxy-", b"connection:", b"keep-alive:", b"host:"))
-        ]
-        host_line = b"Host: " + url.netloc.rpartition("@")[2].encode("ascii")
-        lines = [f"{method} {path} HTTP/1.1".encode("ascii"), host_line, b"Connection: close", *kept]
-        forward = b"\r\n".join([*lines, b"", b""])
-    host = (url.hostname or "").rstrip(".")
-    if not host or any(ord(char) <= 32 for char in host):
+        return method, host, port, b""
+    path = url["path"] or "/"
+    first = f"{method} {path if path.startswith('/') else '/' + path} HTTP/1.1"
+    lines = [first, f"Host: {url['authority']}", "Connection: close"]
+    kept = _headers(rest, chunks=parts[3] == b"1")
+    return method, host, port, b"\r\n".join([*(line.encode("ascii") for line in lines), *kept, b"", b""])
+
+
+def _host(text: str) -> str:
+    if text.startswith("["):
+        return str(ipaddress.IPv6Address(text[1:-1]))
+    host = text.rstrip(".").lower()
+    if not host:
         raise ValueError("no host")
-    return method, host, url.port or 80, forward
+    return host
+
+
+def _headers(rest: bytes, *, chunks: bool) -> list[bytes]:
+    """The header lines to send on. Raises ValueError if it is not plain from them where the body ends."""
+    kept, lengths, encodings = [], [], []
+    for line in rest.split(b"\r\n"):
+        if not line:
+            continue
+        if (parts := _HEADER.fullmatch(line)) is None:
+            raise ValueError("a header that servers read in different ways")
+        name, value = parts[1].lower(), parts[2].strip(b" \t")
+        if name == b"content-length":
+            lengths.append(value)
+        elif name == b"transfer-encoding":
+            encodings.append(value.lower())
+        if name not in _NOT_SENT_ON and not name.startswith(b"proxy-"):
+            kept.append(line)
+    if len(lengths) + len(encodings) > 1 or not all(length.isdigit() for length in lengths):
+        raise ValueError("more than one length of the body, or none")
+    if encodings and not (chunks and encodings == [b"chunked"]):  # HTTP/1.0 has no chunks
+        raise ValueError("a transfer encoding that servers read in different ways")
+    return kept
 
 
 class Proxy:

@@ -10,7 +10,8 @@ import os
 import tempfile
 from typing import Any
 
-# Refused with EPERM, like a missing capability. System V memory and queues would belong to no process.
+# Refused with EPERM, like a missing capability. System V memory, queues and semaphores would belong to no process
+# (those of multiprocessing are POSIX's).
 FORBIDDEN = (
     "acct", "add_key", "bpf", "chroot", "clock_adjtime", "clock_settime", "create_module", "delete_module",
     "fanotify_init", "finit_module", "fsconfig", "fsmount", "fsopen", "fspick", "get_kernel_syms",
@@ -18,7 +19,8 @@ FORBIDDEN = (
     "migrate_pages", "modify_ldt", "mount", "mount_setattr", "move_mount", "move_pages", "msgget",
     "name_to_handle_at", "nfsservctl", "open_by_handle_at", "open_tree", "perf_event_open", "pidfd_getfd",
     "pivot_root", "process_madvise", "process_mrelease", "process_vm_readv", "process_vm_writev", "ptrace",
-    "query_module", "quotactl", "quotactl_fd", "reboot", "request_key", "setdomainname", "sethostname",
+    "query_module", "quotactl", "quotactl_fd", "reboot", "request_key", "semctl", "semget", "semop", "semtimedop",
+    "setdomainname", "sethostname",
     "setns", "settimeofday", "shmget", "stime", "swapoff", "swapon", "sysfs", "syslog", "umount", "umount2", "unshare",
     "uselib", "userfaultfd", "vhangup", "vm86", "vm86old", "_sysctl",
 )  # fmt: skip
