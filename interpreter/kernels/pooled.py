@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from interpreter import disposal
 from interpreter.kernels.kernel import Kernel
 from interpreter.kernels.launcher import GatewayLauncher
 from interpreter.kernels.pool import KernelPool, PoolLimits, ReadyKernel
@@ -101,4 +102,4 @@ class PooledLauncher:
             raise
 
     async def _drop_workspace(self, session_id: str) -> Any:
-        await asyncio.to_thread(self._remove_workspace, session_id)
+        await disposal.remove(self._remove_workspace, session_id)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
+from interpreter import disposal
 from interpreter.errors import (
     GatewayError,
     InvalidRequestError,
@@ -275,7 +276,7 @@ class SessionManager:
             await self._recorder.begin_session(session.info)
         except BaseException:
             await self.kernels.release(session)
-            await asyncio.to_thread(self._workspaces.remove, session.id)
+            await disposal.remove(self._workspaces.remove, session.id)
             raise
         await self.kernels.note_start(session, kernel)
 
@@ -313,7 +314,7 @@ class SessionManager:
             await self._call_hooks(session, reason)
             await self.kernels.release(session)
             await self._recorder.end_session(session.id, reason)
-            await asyncio.to_thread(self._workspaces.remove, session.id)
+            await disposal.remove(self._workspaces.remove, session.id)
         finally:
             if self._sessions.pop(session.id, None) is not None:
                 self._slots.release(session.info.owner_id)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from interpreter import disposal
 from interpreter.workspace import folder
 from interpreter.workspace.files import MAX_LISTED, MAX_SUMMED, FileInfo, Listing, file_error
 from interpreter.workspace.paths import parse_path
@@ -145,8 +146,14 @@ class LocalFiles:
     async def open(self, path: str) -> "LocalOpenFile":
         """See `Files.open`."""
         parts = parse_path(path)
-        descriptor = await self._do(lambda root: folder.open_file(root, parts))
-        return LocalOpenFile(descriptor, path)
+        opening = asyncio.ensure_future(
+            self._do(lambda root: LocalOpenFile(folder.open_file(root, parts), path))
+        )
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_unwanted)
+            raise
 
     async def put(self, path: str, source: Path) -> FileInfo:
         """See `Files.put`. The file is moved."""
@@ -156,7 +163,7 @@ class LocalFiles:
             folder.place(root, parts, str(source))
             return FileInfo.of(folder.stat_file(root, parts))
 
-        return await self._do(work, making=True)
+        return await self._do(work, making=True, frees=True)
 
     async def find(self, path: str) -> FileInfo | None:
         """See `Files.find`."""
@@ -173,7 +180,7 @@ class LocalFiles:
     async def delete(self, path: str) -> None:
         """See `Files.delete`."""
         parts = parse_path(path)
-        await self._do(lambda root: folder.delete(root, parts))
+        await self._do(lambda root: folder.delete(root, parts), frees=True)
 
     async def used_bytes(self) -> int:
         """See `Files.used_bytes`."""
@@ -187,7 +194,7 @@ class LocalFiles:
         """See `Files.snapshot`."""
         return await asyncio.to_thread(self._workspaces.snapshot, self._session_id)
 
-    async def _do(self, work: Callable[[int], T], *, making: bool = False) -> T:
+    async def _do(self, work: Callable[[int], T], *, making: bool = False, frees: bool = False) -> T:
         def in_thread() -> T:
             with _mapped(making):
                 root = folder.open_root(self._path)
@@ -196,7 +203,7 @@ class LocalFiles:
                 finally:
                     os.close(root)
 
-        return await asyncio.to_thread(in_thread)
+        return await (disposal.free(in_thread) if frees else asyncio.to_thread(in_thread))
 
 
 class LocalOpenFile:
@@ -217,7 +224,17 @@ class LocalOpenFile:
 
     async def aclose(self) -> None:
         """See `OpenFile.aclose`."""
-        self._file.close()
+        self.discard()
+
+    def discard(self) -> None:
+        """Close it, in the background."""
+        disposal.free_soon(self._file.close)  # code may have removed the file while it was read
+
+
+def _close_unwanted(opening: "asyncio.Future[LocalOpenFile]") -> None:
+    """Close what was opened for a caller that went away meanwhile."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().discard()
 
 
 @contextmanager
