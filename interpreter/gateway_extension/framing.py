@@ -70,7 +70,9 @@ class Framing:
                 self._ends, self._untold = False, 0
                 size, self._passed = self._passed, 0
                 self._on_message(size)
-        return b"".join(out) if len(out) != 1 or len(out[0]) != len(data) else data
+        # A part of what came that is as long as it is the whole; a frame's head that was kept back is not.
+        whole = len(out) == 1 and isinstance(out[0], memoryview) and len(out[0]) == len(data)
+        return data if whole else b"".join(out)
 
     def _begin(self, view: memoryview, out: list[bytes | memoryview]) -> memoryview:
         """Reads a frame's flags and size, and decides on it."""
