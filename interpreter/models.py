@@ -191,6 +191,8 @@ class RunRequest:
     tool_call_id: str | None = None
     background: bool = False
     idempotency_key: str | None = None
+    told_at_end: bool = False
+    """Whether nobody is told anything of the run before it has ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,12 +51,14 @@ class RunAnswers(BaseHandler):
         """The run that the body asks for, and the body."""
         body = await self.read_json()
         check_code(body["code"], self.settings_.max_code_bytes)
+        background = body.get("background", False)
         request = RunRequest(
             code=body["code"],
             timeout=body.get("timeout"),
             tool_call_id=body.get("tool_call_id"),
-            background=body.get("background", False),
+            background=background,
             idempotency_key=self._idempotency_key(),
+            told_at_end=not background and not self._streams(body),
         )
         return request, body
 
@@ -73,13 +75,16 @@ class RunAnswers(BaseHandler):
         self, active: "ActiveRun | RecordedRun", request: RunRequest, body: Mapping[str, Any]
     ) -> None:
         """Answer as the client asked: the ended run, its events, or the run as it stands."""
-        if body.get("stream", wants_events(self.request.headers.get("Accept", ""))):
+        if self._streams(body):
             await self._stream(active)
         elif request.background:
             self.set_header("Location", f"/v1/runs/{active.run.id}")
             self.reply(active.run.as_json(), 202)
         else:
             self.reply((await self.wait_for(active)).as_json())
+
+    def _streams(self, body: Mapping[str, Any]) -> bool:
+        return bool(body.get("stream", wants_events(self.request.headers.get("Accept", ""))))
 
     async def _stream(self, active: "ActiveRun | RecordedRun") -> None:
         ended, active.clients = False, active.clients + 1

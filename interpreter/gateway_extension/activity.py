@@ -8,6 +8,8 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+GATEWAY_STATES = ("dead", "restarting")
+"""States that only the gateway tells of."""
 _MAX_PART_BYTES = 65536  # no real header or status is larger
 
 
@@ -15,7 +17,7 @@ def activity(parts: Sequence[bytes], is_tracked: Callable[[str], bool], state: s
     """Whether the message counts as activity, and the kernel's ``execution_state`` after it.
 
     `parts` as in `bounding`; `is_tracked` says whether a message type is what a user does; `state` is
-    the kernel's so far. A message that is no such thing changes nothing.
+    the kernel's so far. A message that is no such thing, or says what only the gateway does, changes nothing.
     """
     if max(map(len, parts[:2])) > _MAX_PART_BYTES:
         return False, state
@@ -25,10 +27,14 @@ def activity(parts: Sequence[bytes], is_tracked: Callable[[str], bool], state: s
             return True, state  # whatever a busy kernel says is activity, whoever asked
         parent_type = _text(json.loads(parts[1]).get("msg_type"))
         active = is_tracked(msg_type) or is_tracked(parent_type) or state == "busy"
-        if msg_type != "status" or len(parts[3]) > _MAX_PART_BYTES:
+        if msg_type != "status":
             return active, state
+        if len(parts[3]) > _MAX_PART_BYTES:
+            return False, state
         told = _text(json.loads(parts[3]).get("execution_state"))
     except (ValueError, AttributeError, IndexError, RecursionError):
+        return False, state
+    if told in GATEWAY_STATES:
         return False, state
     if is_tracked(parent_type):
         return active, told

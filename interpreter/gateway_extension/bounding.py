@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from interpreter.gateway_extension.activity import GATEWAY_STATES
 from interpreter.gateway_extension.framing import left_out
 from interpreter.jsontext import has_too_many, load
 
@@ -25,7 +26,7 @@ DROPPED_AT = "interpreter_dropped_at"
 _BUNDLES = frozenset({"display_data", "execute_result", "update_display_data"})
 _DROPPABLE = frozenset({"stream", "display_data", "update_display_data", "clear_output"})
 _COMMS = frozenset({"comm_open", "comm_msg", "comm_close"})
-_GATEWAY_STATES = ("dead", "restarting")
+_MAYBE_FORGED = re.compile("|".join([*GATEWAY_STATES, r"\\"]).encode())
 _MAX_HEADER_BYTES = 65536
 _MAX_PARENTS = 16
 _LOST_REPLY = {
@@ -55,10 +56,14 @@ def is_forged(parts: Parts) -> bool:
         return False
     if len(parts[0]) > _MAX_HEADER_BYTES:
         return True
-    if len(parts) < 4 or _load(parts[0]).get("msg_type") != "status":
+    if len(parts) < 4:
         return False
     too_large = len(parts[3]) > _MAX_HEADER_BYTES
-    return too_large or _load(parts[3]).get("execution_state") in _GATEWAY_STATES
+    if not too_large and not _MAYBE_FORGED.search(parts[3]):  # nearly all: to parse them would cost more
+        return False
+    if _load(parts[0]).get("msg_type") != "status":
+        return False
+    return too_large or _load(parts[3]).get("execution_state") in GATEWAY_STATES
 
 
 def bounded(parts: Parts, bounds: Bounds) -> Parts | None:

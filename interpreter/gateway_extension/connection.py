@@ -61,6 +61,7 @@ class KernelConnection(ZMQChannelsWebsocketConnection):
         self._counted = self._nudging = self._ready = False
         self._taken: dict[str, Any] | None = None
         self._aside: tuple[dict[str, Any], list[Any]] | None = None
+        self._passes = False  # whether messages are sent as they came, but for what bounds them
 
     async def prepare(self) -> None:
         """Waits for the kernel's first answer; a kernel that dies before it is a 404, at once."""
@@ -88,6 +89,8 @@ class KernelConnection(ZMQChannelsWebsocketConnection):
         self.websocket_handler.set_nodelay(True)
         self._counted = True  # by what upstream does first
         self._taken = self.multi_kernel_manager.buffer_of(self.kernel_id, self.session_key)
+        unchanged = self.multi_kernel_manager.allow_tracebacks and not self.limit_rate
+        self._passes = unchanged and self.subprotocol == _V1_PROTOCOL
         try:
             return super().connect()
         except BaseException:
@@ -229,7 +232,11 @@ class KernelConnection(ZMQChannelsWebsocketConnection):
         else:
             messages = [bounded_reply(parts, self._bounds)]
         for message in messages:
-            if message is parts:
+            if self._passes and not isinstance(stream, str) and not stream.closed():
+                # As upstream does, too, but it takes the message apart once more.
+                frame = serialize_msg_to_ws_v1(message, channel)  # type: ignore[no-untyped-call]
+                self.write_message(frame, binary=True)
+            elif message is parts:
                 super().handle_outgoing_message(stream, outgoing_msg)
             else:
                 signature = self.session.sign(message[:4])

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import weakref
 from collections import OrderedDict
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,9 @@ from kernel_gateway.services.kernels.manager import SeedingMappingKernelManager
 from tornado import web
 from traitlets import Unicode, default
 
+from interpreter import disposal
 from interpreter.gateway_extension.activity import activity
-from interpreter.gateway_extension.bounding import Backlog, Bounds, Parts, is_forged
+from interpreter.gateway_extension.bounding import Backlog, Bounds, Parts
 from interpreter.gateway_extension.buffering import ReplayBuffer
 from interpreter.gateway_extension.connection import connections_of
 from interpreter.gateway_extension.environment import kernel_environment
@@ -59,6 +61,8 @@ LINGER_MS = 1000  # of sockets that are closed, as upstream's
 SANDBOX_PROVISIONER = "bubblewrap-provisioner"
 MAX_DEATHS = 1000
 """Kernels that died by themselves of which is still told why."""
+ACTIVITY_STEP = timedelta(seconds=0.1)
+"""So late ``last_activity`` may be while ``execution_state`` stays what it is."""
 IOPUB_QUEUE = 100
 """Messages that wait in the gateway for a kernel that does not drop (see the kernels' extension)."""
 
@@ -207,9 +211,9 @@ class OneKernelManager(AsyncIOLoopKernelManager):
 
     async def _async_cleanup_resources(self, restart: bool = False) -> None:
         await super()._async_cleanup_resources(restart=restart)
-        await asyncio.to_thread(kill_leftovers, str(self.kernel_id))
+        await disposal.apart(kill_leftovers, str(self.kernel_id))
         if not restart:
-            await asyncio.to_thread(shutil.rmtree, self.home, ignore_errors=True)
+            await disposal.apart(shutil.rmtree, self.home, ignore_errors=True)
 
     cleanup_resources = _async_cleanup_resources  # type: ignore[assignment]
 
@@ -339,12 +343,17 @@ class AllKernelsManager(SeedingMappingKernelManager):  # type: ignore[misc]
     def note_activity(self, kernel_id: str, parts: Parts) -> None:
         """Takes an iopub message of a kernel into account."""
         kernel = self._kernels.get(kernel_id)
-        if kernel is None or is_forged(parts):
+        if kernel is None:
             return
-        is_active, state = activity(parts, self.track_message_type, kernel.execution_state)
-        kernel.execution_state = state
+        before = kernel.execution_state
+        is_active, state = activity(parts, self.track_message_type, before)
+        if state != before:
+            kernel.execution_state = state
         if is_active:
-            self.last_kernel_activity = kernel.last_activity = utcnow()
+            now = utcnow()
+            # To set a trait costs more than to read two, and a busy kernel may say much.
+            if state != before or now - kernel.last_activity > ACTIVITY_STEP:
+                self.last_kernel_activity = kernel.last_activity = now
 
     def _handle_kernel_died(self, kernel_id: str) -> None:
         kernel = self._kernels.get(kernel_id)

@@ -1,7 +1,7 @@
 """A kernel's socket on the gateway's event loop: takes all that is there in one go and tells the socket's gate."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import zmq
@@ -12,6 +12,7 @@ from interpreter.gateway_extension.gate import CHEAP_BYTES, gate_of
 
 MAX_AT_ONCE = 32
 """Messages; then it is the others' turn."""
+_NOBLOCK, _EVENTS, _POLLIN = int(zmq.NOBLOCK), int(zmq.EVENTS), int(zmq.POLLIN)  # enumerations are slow
 
 
 class GatedStream(ZMQStream):
@@ -33,23 +34,66 @@ class GatedStream(ZMQStream):
             more = False
             super()._handle_events(fd, events)  # type: ignore[no-untyped-call]  # it knows what this means
         finally:
-            if more and self.socket is not None:  # ZeroMQ tells but once that something is there
-                self.io_loop.add_callback(lambda: self._handle_events(self.socket, 0))
+            if more:
+                self._handle_soon()
+
+    def _handle_soon(self) -> None:
+        """ZeroMQ tells but once that something is there."""
+        if self.socket is not None:
+            self.io_loop.add_callback(lambda: self._handle_events(self.socket, 0))
 
     def _take(self) -> bool:
         """Whether more may be there that nobody else takes."""
         for _ in range(MAX_AT_ONCE):
             try:
-                message = self.socket.recv_multipart(zmq.NOBLOCK, copy=self._recv_copy)
+                message = self._receive()
             except zmq.Again:
                 return False
             assert self._recv_callback is not None
             self._run_callback(self._recv_callback, message)
-            if self.socket is None:
+            if self.socket is None or not self._may_receive():
                 return False
             if self._recv_callback is None or self._flushed:
                 break
         return True
+
+    def _receive(self) -> list[Any]:
+        """As `recv_multipart`, which asks the socket after each part whether it was the last."""
+        if not self._recv_copy:
+            return self.socket.recv_multipart(_NOBLOCK, copy=False)
+        parts: list[Any] = []
+        more = True
+        while more:
+            frame = self.socket.recv(_NOBLOCK, copy=False)
+            parts.append(frame.bytes)
+            more = frame.more
+        return parts
+
+    def _may_receive(self) -> bool:
+        """Cheaper than to try in vain. After each sending, too, this has to be asked: else nobody would tell."""
+        events: Any = self.socket.get(_EVENTS)  # never bytes
+        return bool(events & _POLLIN)
+
+    def send_multipart(
+        self,
+        msg: Sequence[Any],
+        flags: int = 0,
+        copy: bool = True,
+        track: bool = False,
+        callback: Callable[..., Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Upstream queues it, and asks the socket three times what its state is before it is sent."""
+        if callback is None and self._send_callback is None and self.socket is not None and not track:
+            try:
+                self.socket.send_multipart(msg, int(flags) | _NOBLOCK, copy=copy, **kwargs)
+            except zmq.ZMQError:
+                pass  # it has to wait, or upstream knows what this means
+            else:
+                if self._may_receive():
+                    self._handle_soon()
+                return
+        super().send_multipart(msg, flags, copy, track, callback, **kwargs)
 
     def _run_callback(self, callback: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         if self._gate is None or callback is not self._recv_callback:

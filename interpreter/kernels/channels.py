@@ -22,6 +22,7 @@ from interpreter.errors import GatewayError, UnavailableError
 from interpreter.kernels.deaths import find_death, start_failure
 from interpreter.kernels.gateway import Gateway
 from interpreter.kernels.refusals import CONNECT_ERRORS, connection_error, unauthorized_sentence
+from interpreter.kernels.turns import COSTLY
 from interpreter.messages import V1_SUBPROTOCOL, BadMessageError, Message, decode, encode, new_msg_id
 from interpreter.models import new_id
 
@@ -29,9 +30,7 @@ log = logging.getLogger(__name__)
 
 MAX_FRAME_BYTES = 32 * 1024**2
 LARGE_FRAME_BYTES = 1024**2  # above the streams and results of most runs
-COSTLY = 0.05  # seconds of the processor that a large message may take without consequence
-MAX_SHARED_PEACE = 0.5  # seconds after a large message without any other …
-PEACE = 2  # … and after one that took t seconds its kernel is not listened to for PEACE * t seconds …
+PEACE = 2  # after a costly message that took t seconds its kernel is not listened to for PEACE * t seconds …
 MAX_PEACE = 3.0  # … or so many; it waits, as the gateway does
 CLOSE_KERNEL_GONE = 4404  # our own gateway extension's close code for a deleted or dead kernel
 RECONNECT_DELAYS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0)  # seconds; about 7 s in all
@@ -146,7 +145,8 @@ class KernelChannels:
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
-            self._gateway.discard_later(_close_unwanted(opening))
+            opening.add_done_callback(_close_unwanted)  # whoever waits for it may be cancelled as well
+            self._gateway.discard_later(_answered(opening))
             raise
         except WebSocketError as error:
             raise GatewayError(
@@ -223,21 +223,21 @@ class KernelChannels:
     async def _take_large(self, frame: bytes | memoryview | str) -> None:
         """Takes what takes long: other sessions go on meanwhile, and have their turn after it.
 
-        To read JSON holds up all threads, so half of the time belongs to small messages, however many kernels
-        send large ones.
+        To read JSON holds up all threads, so half of the time belongs to small messages, and to large ones of kernels
+        that send few, however many kernels send many.
         """
-        spent = 0.0
-        async with self._gateway.large_messages:
-            try:
-                message, spent = await asyncio.to_thread(_decode_timed, frame, self._v1)
-            except BadMessageError:
-                log.warning(NO_MESSAGE)
-            else:
-                start = time.thread_time()
-                self._on_message(message)
-                spent += time.thread_time() - start
-            if spent > COSTLY:
-                await asyncio.sleep(min(spent, MAX_SHARED_PEACE))
+        spent, turns = 0.0, self._gateway.large_messages
+        await turns.begin(self.kernel_id)
+        try:
+            message, spent = await asyncio.to_thread(_decode_timed, frame, self._v1)
+            start = time.thread_time()
+            self._on_message(message)
+            spent += time.thread_time() - start
+        except _UnreadableError as error:
+            spent = error.spent
+            log.warning(NO_MESSAGE)
+        finally:
+            turns.end(self.kernel_id, spent)
         if spent > COSTLY:
             await asyncio.sleep(min(PEACE * spent, MAX_PEACE))
 
@@ -281,13 +281,27 @@ _SHORT_REASONS = {
 def _decode_timed(frame: bytes | memoryview | str, v1: bool) -> tuple[Message, float]:
     """The message, and the processor's time that it took: on a busy machine nobody pays for the others' work."""
     start = time.thread_time()
-    message = decode(frame, v1=v1)
+    try:
+        message = decode(frame, v1=v1)
+    except BadMessageError as error:
+        raise _UnreadableError(time.thread_time() - start) from error
     return message, time.thread_time() - start
 
 
-async def _close_unwanted(opening: "asyncio.Future[WebSocketClientConnection]") -> None:
-    """Close a websocket that opens when nobody waits for it any more."""
+class _UnreadableError(Exception):
+    """It is no message; to find that out took so many seconds of the processor."""
+
+    def __init__(self, spent: float) -> None:
+        super().__init__(spent)
+        self.spent = spent
+
+
+async def _answered(opening: "asyncio.Future[WebSocketClientConnection]") -> None:
     await asyncio.wait({opening})
+
+
+def _close_unwanted(opening: "asyncio.Future[WebSocketClientConnection]") -> None:
+    """Close a websocket that opens when nobody waits for it any more."""
     if not opening.cancelled() and opening.exception() is None:
         _close(opening.result())
 

@@ -59,8 +59,10 @@ class Execution:
         self._listener = listener
         self._idle = False
         self._heard = False
-        self._half = asyncio.Event()
-        self._full = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        self._half: asyncio.Future[None] = loop.create_future()
+        self.ended: asyncio.Future[None] = loop.create_future()
+        """Done when the execution is, or when `wait` has to look again."""
 
     def receive(self, message: Message) -> None:
         """Take a message whose parent is this request."""
@@ -77,9 +79,9 @@ class Execution:
         elif message.channel == "iopub" and message.msg_type != "status":
             self._listener(message)
         if self.reply is not None or self._idle:
-            self._half.set()
+            _settle(self._half)
         if self.done:
-            self._full.set()
+            _settle(self.ended)
 
     async def wait(self) -> None:
         """Until it is done.
@@ -87,11 +89,11 @@ class Execution:
         Raises KernelDiedError. When one half is lost on the way, `incomplete` is set and it counts
         as done: a request that the kernel answers after ours tells.
         """
-        while not await _is_set(self._half, SILENCE):
+        while not await _is_done(self._half, SILENCE):
             if not self._heard:
                 await self._kernel.check_alive()
             self._heard = False
-        await _is_set(self._full, COMPLETION_GRACE)
+        await _is_done(self.ended, COMPLETION_GRACE)
         if not self.done:
             self._kernel.raise_if_dead()
             await self._kernel.resync()
@@ -104,6 +106,11 @@ class Execution:
         with contextlib.suppress(KernelDiedError, TimeoutError):
             async with asyncio.timeout(COMPLETION_GRACE):
                 await self._kernel.resync()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all of it was seen, as of most runs: then there is nothing to `wait` for."""
+        return self.done and not self.incomplete and not self._kernel.speaks_after_idle
 
     @property
     def lost_messages(self) -> bool:
@@ -122,8 +129,8 @@ class Execution:
 
     def wake(self) -> None:
         """Let `wait` look again: the request is over, or the kernel is dead."""
-        self._half.set()
-        self._full.set()
+        _settle(self._half)
+        _settle(self.ended)
 
     @property
     def done(self) -> bool:
@@ -153,9 +160,12 @@ class Probe:
         return idle
 
 
-async def _is_set(event: asyncio.Event, timeout: float) -> bool:
-    if not event.is_set():
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                await event.wait()
-    return event.is_set()
+def _settle(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+async def _is_done(future: "asyncio.Future[None]", timeout: float) -> bool:
+    if not future.done():
+        await asyncio.wait({future}, timeout=timeout)
+    return future.done()

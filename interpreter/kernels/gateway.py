@@ -23,6 +23,7 @@ from interpreter.kernels.fetching import fetch
 from interpreter.kernels.refusals import CONNECT_ERRORS, connection_error, unauthorized_sentence
 from interpreter.kernels.scheme import other_scheme
 from interpreter.kernels.target import GatewayTarget
+from interpreter.kernels.turns import Turns
 from interpreter.models import JSON
 
 log = logging.getLogger(__name__)
@@ -49,8 +50,8 @@ class Gateway:
         self._client = AsyncHTTPClient(force_instance=True, max_clients=MAX_REST_CONNECTIONS)
         self._cookies: dict[str, str] = {}
         self._login_lock = asyncio.Lock()
-        self.large_messages = asyncio.Lock()
-        """Held by who reads one: all kernels together shall take no more of the service than one would."""
+        self.large_messages = Turns()
+        """Of who reads one: all kernels together shall take no more of the service than one would."""
         self._background = Background()
         self._clean_ups: dict[str, set[asyncio.Task[None]]] = {}
         self._ends_all = False

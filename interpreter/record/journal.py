@@ -1,7 +1,8 @@
 """The append-only file of entries and its head. Blocking: called in threads.
 
-An append is on disk (`os.fdatasync`) when it returns. If it fails, the file is cut back to where it
-was, at once or, when even that fails, before the next append: nothing is left half written.
+An append is on disk (`os.fdatasync`) when it returns, unless it leaves that to `Journal.sync`. If it fails,
+the file is cut back to where it was, at once or, when even that fails, before the next append: nothing is left
+half written.
 """
 
 import errno
@@ -9,6 +10,7 @@ import logging
 import os
 import re
 import stat
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -118,7 +120,7 @@ def read_ends(path: Path) -> tuple[Entry, Entry]:
 
 
 class Journal:
-    """One journal, open for appending. One thread at a time."""
+    """One journal, open for appending. One thread at a time; others wait for one that still syncs."""
 
     def __init__(self, layout: Layout, journal_id: str, path: Path, key: bytes, head: Head) -> None:
         self.path = path
@@ -126,6 +128,8 @@ class Journal:
         self._id = journal_id
         self._key = key
         self._dirty = False
+        self._unsynced = b""  # the last of what was written, when nothing tells yet that it is on disk
+        self._lock = threading.Lock()
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         status = os.fstat(self._file)
         self._place = status.st_dev, status.st_ino  # which file it is
@@ -197,28 +201,42 @@ class Journal:
         """Append that ``cut`` bytes of an unfinished entry were removed."""
         return self.append(JOURNAL_MENDED, {"bytes": cut}, at)
 
-    def append(self, kind: str, data: JSON, at: datetime) -> tuple[Entry, int]:
-        """Append an entry; it is on disk when this returns it and its offset. Raises OSError."""
-        head = self.head
-        line, mac = encode(head.entries + 1, at, kind, data, previous=head.mac, key=self._key)
-        status = os.stat(self.path)
-        if (status.st_dev, status.st_ino) != self._place:
-            self._take_copy()
-        if self._dirty:
-            self._cut_back()
-        try:
-            write_at(self._file, line, head.size)
-            os.fdatasync(self._file)
-        except OSError:
-            self._dirty = True
+    def append(self, kind: str, data: JSON, at: datetime, *, synced: bool = True) -> tuple[Entry, int]:
+        """Append an entry; it is on disk when this returns it and its offset. Raises OSError.
+
+        Unless ``synced`` it is only written, which outlives this process but no loss of power: call `sync` next.
+        """
+        with self._lock:
+            head = self.head
+            line, mac = encode(head.entries + 1, at, kind, data, previous=head.mac, key=self._key)
+            status = os.stat(self.path)
+            if (status.st_dev, status.st_ino) != self._place:
+                self._take_copy()
+            self._mend()
             try:
-                self._cut_back()
-            except OSError as error:
-                _log.warning("a half-written entry stays until the next append: %s", error.strerror)
-            raise
-        self.head = Head(head.entries + 1, head.size + len(line), mac, ended=False)
-        self._write_head()
-        return Entry(self.head.entries, at, kind, data, mac), head.size
+                write_at(self._file, line, head.size)
+                if synced:
+                    os.fdatasync(self._file)
+            except OSError:
+                self._dirty = True
+                try:
+                    self._mend()
+                except OSError as error:
+                    _log.warning("a half-written entry stays until the next append: %s", error.strerror)
+                raise
+            self.head = Head(head.entries + 1, head.size + len(line), mac, ended=False)
+            self._unsynced = b"" if synced else self._unsynced + line
+            if synced:
+                self._write_head()
+            return Entry(self.head.entries, at, kind, data, mac), head.size
+
+    def sync(self) -> None:
+        """Bring to disk what `append` has only written. Raises OSError; the next append then writes it again."""
+        with self._lock:
+            if self._unsynced:
+                os.fdatasync(self._file)
+                self._unsynced = b""
+                self._write_head()  # not before: a head that is ahead of its journal looks like a cut
 
     def read(self, offset: int) -> Entry:
         """The entry at ``offset``. Raises BadEntryError, OSError."""
@@ -230,13 +248,19 @@ class Journal:
 
     def seal(self) -> None:
         """Say in the head that nothing will follow, so that a start need not read this journal."""
-        self.head = replace(self.head, ended=True)
-        self._write_head()
+        with self._lock:
+            self.head = replace(self.head, ended=True)
+            self._write_head()
 
     def close(self) -> None:
         """Give the files back."""
-        os.close(self._file)
-        os.close(self._head_file)
+        try:
+            self.sync()
+        except OSError as error:
+            _log.error("the last entries of a journal may not be on disk: %s", error.strerror)
+        with self._lock:
+            os.close(self._file)
+            os.close(self._head_file)
 
     def _take_copy(self) -> None:
         """Go on in a copy that has taken the file's place (a backup was restored), if nothing differs.
@@ -260,10 +284,14 @@ class Journal:
             os.pread(copy, _BLOCK, offset) == os.pread(self._file, _BLOCK, offset) for offset in blocks
         )
 
-    def _cut_back(self) -> None:
-        os.ftruncate(self._file, self.head.size)
-        os.fdatasync(self._file)
-        self._dirty = False
+    def _mend(self) -> None:
+        """Write again what may not have come to disk, cut off what was half written. Raises OSError."""
+        if self._unsynced:
+            write_at(self._file, self._unsynced, self.head.size - len(self._unsynced))
+        if self._dirty:
+            os.ftruncate(self._file, self.head.size)
+            os.fdatasync(self._file)
+            self._unsynced, self._dirty = b"", False
 
     def _write_head(self) -> None:
         """A head that lags is only a weaker guard of the tail, so the entry stands when this fails."""

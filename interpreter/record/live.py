@@ -33,7 +33,6 @@ from interpreter.record.notebookfile import NotebookFile
 from interpreter.record.outcomes import (
     RecordedRun,
     aborted_data,
-    accepted_data,
     amended_data,
     ended_data,
     rebuild,
@@ -135,12 +134,23 @@ class LiveSession:
         """The same session for reading after `close`."""
         return StoredSession(self.journal.path, self.index)
 
-    def accept(self, run: Run, at: datetime, idempotency_key: str | None, request_hash: str | None) -> None:
-        """Write that a run will be run. Raises OSError; ValueError when it was accepted before."""
+    def accept(self, run: Run, at: datetime, data: JSON) -> None:
+        """Write that a run will be run (`accepted_data`). Raises OSError; ValueError when it was accepted before."""
+        self._check_new(run)
+        self._append(RUN_ACCEPTED, data, at)
+
+    def begin(self, run: Run, at: datetime, data: JSON) -> None:
+        """The same in little time: the entry is only written, `sync` comes next."""
+        self._check_new(run)
+        self._append(RUN_ACCEPTED, data, at, synced=False)
+
+    def sync(self) -> None:
+        """Bring to disk what was only written. Raises OSError; the next entry then brings it along."""
+        self.journal.sync()
+
+    def _check_new(self, run: Run) -> None:
         if run.number in self.index.accepted or self.is_ending:
             raise ValueError("the run can't be accepted")
-        data = accepted_data(run, idempotency_key=idempotency_key, request_hash=request_hash)
-        self._append(RUN_ACCEPTED, data, at)
 
     def finish(
         self,
@@ -266,14 +276,14 @@ class LiveSession:
             self.journal.seal()
         self.journal.close()
 
-    def _append(self, kind: str, data: JSON, at: datetime) -> None:
+    def _append(self, kind: str, data: JSON, at: datetime, *, synced: bool = True) -> None:
         self.flush_unwritten(at)
-        self._append_entry(kind, data, at)
+        self._append_entry(kind, data, at, synced=synced)
 
-    def _append_entry(self, kind: str, data: JSON, at: datetime) -> None:
+    def _append_entry(self, kind: str, data: JSON, at: datetime, *, synced: bool = True) -> None:
         if kind == SESSION_ENDED:
             data = {**data, **self.index.summary()}
-        entry, offset = self.journal.append(kind, data, at)
+        entry, offset = self.journal.append(kind, data, at, synced=synced)
         self.index.apply(entry, offset)
         if entry.number is not None:
             self._changed.add(self.index.position[entry.number])

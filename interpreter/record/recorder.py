@@ -21,7 +21,7 @@ from interpreter.record.index import SessionRecord
 from interpreter.record.journal import DamagedError
 from interpreter.record.layout import Layout
 from interpreter.record.live import LiveSession
-from interpreter.record.outcomes import RecordedRun
+from interpreter.record.outcomes import RecordedRun, accepted_data
 from interpreter.record.reader import newest_first, search_sessions, verify_missing
 from interpreter.record.recovery import recover
 from interpreter.record.retention import export_sessions, prune_sessions
@@ -30,6 +30,7 @@ from interpreter.record.verify import Verification, verify_session
 
 _log = logging.getLogger(__name__)
 
+_SMALL_CODE = 64 * 1024  # characters; to write more takes too long for the event loop
 _SHOW_RUNNING_DELAY = 0.25  # a run that takes longer is shown in the notebook before it has ended
 
 
@@ -114,8 +115,14 @@ class Recorder:
             LiveSession.create(self._layout, self._sessions.key, info, self._clock())
         )
 
-    async def accept_run(self, run: Run, *, idempotency_key: str | None, request_hash: str | None) -> None:
-        """Put a run on disk before its code runs. Raises RecordUnavailableError, ValueError for a second time."""
+    async def accept_run(
+        self, run: Run, *, idempotency_key: str | None, request_hash: str | None, early: bool = False
+    ) -> None:
+        """Put a run on disk before its code runs. Raises RecordUnavailableError, ValueError for a second time.
+
+        If ``early``, return when it is written; it is synced with the run's end, or in `SYNC_DELAY` seconds. For a
+        run that nobody is told of before its end.
+        """
         async with self._sessions.writing(run.session_id) as opened:
             if opened is None and self._disk.problem is not None:
                 raise self._unavailable()
@@ -123,8 +130,14 @@ class Recorder:
                 raise RecordUnavailableError(
                     "The record of this session is closed.", code="record_not_writable"
                 )
+            data = accepted_data(run, idempotency_key=idempotency_key, request_hash=request_hash)
+            early = early and self._disk.is_quick and not opened.live.unwritten
             try:
-                await self._disk.write(opened.live.accept, run, self._clock(), idempotency_key, request_hash)
+                if early and len(run.code) <= _SMALL_CODE:
+                    self._disk.write_now(opened.live.begin, run, self._clock(), data)
+                    self._sessions.sync_later(opened)
+                else:
+                    await self._disk.write(opened.live.accept, run, self._clock(), data)
             except OSError as error:
                 raise self._unavailable() from error
             self._sessions.schedule(opened, _SHOW_RUNNING_DELAY)
@@ -146,6 +159,7 @@ class Recorder:
                 return False
             if opened.amendments:  # of displays that this run has updated
                 await self._sessions.flush_amendments(opened)
+            self._sessions.synced(opened)
             turn = self._sessions.render_turn(opened)
             finish = partial(opened.live.finish, renders=not turn)
             try:

@@ -23,7 +23,8 @@ _log = logging.getLogger(__name__)
 _AMEND_INTERVAL = 1.0  # at most one amendment per session is written in this time; the newest wins
 _RETRY_DELAY = 1.0
 _MAX_STORED = 64
-RENDER_INTERVAL = 0.025  # seconds between two notebooks of the service, when runs end faster than that
+SYNC_DELAY = 0.01  # seconds in which an entry may be synced together with the next one
+RENDER_INTERVAL = 0.1  # seconds between two notebooks of the service, when runs end faster than that
 RENDERED_AT_ONCE = 10  # notebooks, after as many intervals without one
 
 
@@ -38,6 +39,7 @@ class OpenSession:
     timer: asyncio.TimerHandle | None = None
     takes_turn: bool = False
     """Whether ``timer`` is for the session's turn among those whose notebooks wait."""
+    sync_timer: asyncio.TimerHandle | None = None
 
 
 class Sessions:
@@ -130,6 +132,7 @@ class Sessions:
 
     async def _close(self, session_id: str, opened: OpenSession) -> None:
         self.cancel_timer(opened)
+        self.synced(opened)
         self.closed[session_id] = opened.live.record
         self._remember(session_id, opened.live.stored())
         self.open.pop(session_id, None)
@@ -161,6 +164,22 @@ class Sessions:
                         return
                     self.schedule(opened, 0)
 
+    def sync_later(self, opened: OpenSession) -> None:
+        """Sync what was only written, unless an entry that follows soon does it."""
+        if opened.sync_timer is None:
+            opened.sync_timer = asyncio.get_running_loop().call_later(SYNC_DELAY, self._sync, opened)
+
+    @staticmethod
+    def synced(opened: OpenSession) -> None:
+        """An entry is being synced, and all before it."""
+        if opened.sync_timer is not None:
+            opened.sync_timer.cancel()
+            opened.sync_timer = None
+
+    def _sync(self, opened: OpenSession) -> None:
+        opened.sync_timer = None
+        self._disk.write_soon(opened.live.sync)
+
     def schedule(self, opened: OpenSession, delay: float) -> None:
         """Render in ``delay`` seconds, or when it was asked for already, if that is sooner."""
         loop = asyncio.get_running_loop()
@@ -176,7 +195,7 @@ class Sessions:
     def render_turn(self, opened: OpenSession) -> float:
         """Seconds until the notebook of a run that ends is rendered: 0 unless many runs end.
 
-        The journal is what counts; with many runs at once their notebooks took a sixth of the service's throughput.
+        The journal is what counts; with many runs at once their notebooks took as much of the processor as the journal.
         """
         if opened.takes_turn and opened.timer is not None:
             return max(0.0, opened.timer.when() - asyncio.get_running_loop().time())

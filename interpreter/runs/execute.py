@@ -16,6 +16,7 @@ INTERRUPT_TIMEOUT = 2.0  # seconds for the gateway to take an interrupt
 INTERRUPT_INTERVAL = 1.0  # seconds between two interrupts; faster ones garble the traceback
 LAST_INTERRUPT = 0.05  # seconds before the end after which none begins: it would meet the restarted kernel
 PROCESSES_TIMEOUT = 2.0  # seconds for the kernel to end the processes that stopped code has started
+SOON = 1.0  # seconds after the sending from which on it is looked whether the kernel and its messages are still there
 WAKE_DELAY = 0.1  # seconds after which an interrupted `await` needs a message to notice
 
 # Of the kernels' extension (gateway_config/ipython); kernels without it answer with an error, or nothing.
@@ -56,53 +57,80 @@ class _Attempt:
 
     def __init__(self, active: ActiveRun, kernel: Kernel) -> None:
         self.execution: Execution | None = None
+        self.task: asyncio.Task[None] | None = None
         self._active = active
         self._kernel = kernel
-        self.task = asyncio.create_task(self._run(), name=f"execution {active.run.id}")
 
-    async def _run(self) -> Execution:
+    async def ends_within(self, seconds: float) -> bool:
+        """Send the code if it can be sent now; whether all of its end came so soon. Most runs need no task."""
+        if self._kernel.dead:
+            return False
+        self._send()
+        if self.execution is None:
+            return False
+        waited: set[asyncio.Future[Any]] = {self.execution.ended, self._active.stop}
+        await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        return self.execution.is_over
+
+    def go_on(self) -> "asyncio.Task[None]":
+        """The task that does what is left."""
+        self.task = asyncio.create_task(self._run(), name=f"execution {self._active.run.id}")
+        return self.task
+
+    async def _run(self) -> None:
         while self.execution is None:
             await self._kernel.connected()
-            # A socket that is lost just now refuses, and the wait begins anew.
-            with contextlib.suppress(UnavailableError):
-                self.execution = self._kernel.execute(self._active.run.code, self._active.receive)
+            self._send()
         await self.execution.wait()
-        return self.execution
+
+    def _send(self) -> None:
+        # A socket that is lost just now refuses, and the wait for one begins anew.
+        with contextlib.suppress(UnavailableError):
+            self.execution = self._kernel.execute(self._active.run.code, self._active.receive)
 
     async def aclose(self) -> None:
-        if not self.task.done():
+        if self.task is not None and not self.task.done():
             self.task.cancel()
             await asyncio.wait({self.task})
-        del self.task  # whose error holds the frame of `_run`, and so this: a cycle with all of the run in it
+        self.task = (
+            None  # whose error holds the frame of `_run`, and so this: a cycle with all of the run in it
+        )
 
 
 async def execute(active: ActiveRun, kernel: Kernel, *, timeout: float, grace: float) -> Outcome:
     """Run the code to its end, at most ``timeout`` plus ``grace`` seconds."""
     if active.stop.done():
         return stopped(active.stop.result())
+    loop = asyncio.get_running_loop()
+    end = loop.time() + timeout
     attempt = _Attempt(active, kernel)
-    done = attempt.task
+    if await attempt.ends_within(min(timeout, SOON)):
+        return _ended(active, attempt)
     try:
+        done = attempt.go_on()
+        left = max(0.0, end - loop.time())
         waited: set[asyncio.Future[Any]] = {done, active.stop}
-        await asyncio.wait(waited, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(waited, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         if done.done():
             return _ended(active, attempt)
         stop = active.stop.result() if active.stop.done() else _timeout_stop(timeout)
-        return await _stop(kernel, attempt, stop, grace)
+        return await _stop(kernel, attempt, done, stop, grace)
     finally:
         await attempt.aclose()
 
 
-async def _stop(kernel: Kernel, attempt: _Attempt, stop: Stop, grace: float) -> Outcome:
+async def _stop(
+    kernel: Kernel, attempt: _Attempt, done: "asyncio.Task[None]", stop: Stop, grace: float
+) -> Outcome:
     if attempt.execution is None:
         return stopped(stop)
     if not stop.gentle:
         kernel.abandon(attempt.execution)
         return Outcome(stop.status, (stop.sentence,), state_lost=stop.restarts)
-    if not await _interrupt(kernel, attempt.task, grace):
+    if not await _interrupt(kernel, done, grace):
         kernel.abandon(attempt.execution)
         return Outcome(stop.status, (stop.sentence,), kernel_is_stuck=True)
-    error = attempt.task.exception()
+    error = done.exception()
     if isinstance(error, KernelDiedError):
         return Outcome(stop.status, (stop.sentence, error.death.sentence), death=error.death)
     await _end_processes(kernel)
@@ -125,14 +153,15 @@ def _timeout_stop(timeout: float) -> Stop:
 
 
 def _ended(active: ActiveRun, attempt: _Attempt) -> Outcome:
-    error = attempt.task.exception()
+    error = attempt.task.exception() if attempt.task is not None else None
     if isinstance(error, KernelDiedError):
         return _died(error.death)
     if error is not None:
         raise error
     if active.folder.ask_exit:
         return _died(KernelDeath("The kernel ended because the code called exit() or quit()."))
-    execution = attempt.task.result()
+    execution = attempt.execution
+    assert execution is not None
     silent = execution.reply is None and execution.incomplete and not execution.reconnects
     if silent and not active.folder.folded().outputs:
         return Outcome(RunStatus.ABORTED, (BROKEN.strip(),), kernel_is_broken=True)
@@ -159,7 +188,7 @@ def _died(death: KernelDeath) -> Outcome:
     return Outcome(RunStatus.KERNEL_DIED, (death.sentence,), death=death)
 
 
-async def _interrupt(kernel: Kernel, done: "asyncio.Task[Execution]", grace: float) -> bool:
+async def _interrupt(kernel: Kernel, done: "asyncio.Task[None]", grace: float) -> bool:
     """Interrupt until the code ends; whether it did within ``grace`` seconds.
 
     One interrupt is not always enough: code may swallow it, and a top-level ``await`` sleeps on until

@@ -307,7 +307,9 @@ class RunManager:
             run, self._limits, lane.displays, on_amend=amendments.update_display, on_late=amendments.late
         )
         active.clients = int(request.background)
-        await self._recorder.accept_run(run, idempotency_key=key, request_hash=digest)
+        await self._recorder.accept_run(
+            run, idempotency_key=key, request_hash=digest, early=request.told_at_end
+        )
         session.run_count += 1
         return active
 
@@ -327,7 +329,7 @@ class RunManager:
     def _run_ended(self, run: Run) -> None:
         if (active := self._runs.get(run.id)) is not None:
             self._finished_bytes += active.log.size
-        self._observe(run)
+        asyncio.get_running_loop().call_soon(self._observe, run)  # after those who wait for the run were told
 
     def _forget_old_runs(self) -> None:
         """Keep the newest finished runs; the record has the others."""

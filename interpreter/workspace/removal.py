@@ -4,6 +4,11 @@ import os
 import secrets
 import stat
 
+from interpreter.disposal import Rooms, Work
+
+LARGE = 10_000
+"""Entries from which on a removal is a large one. A few of those go on at once; others wait for none."""
+_rooms = Rooms(2)
 _MAX_OPEN = 32  # folders at a time
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -21,8 +26,27 @@ def remove_tree(parent: int, name: str) -> None:
         root = open_closed(parent, name)
     except FileNotFoundError:
         return
-    stack = [(root, name, _remove_files(root))]
+    with _rooms.work() as work:
+        _remove_folder(parent, name, root, _Count(work))
+
+
+class _Count:
+    """Of what was removed."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._entries = 0
+
+    def add(self) -> None:
+        self._entries += 1
+        if self._entries > LARGE:
+            self._work.is_large()
+
+
+def _remove_folder(parent: int, name: str, root: int, count: _Count) -> None:
+    stack: list[tuple[int, str, list[str]]] = [(root, name, [])]
     try:
+        stack[0][2].extend(_remove_files(root, count))
         while stack:
             folder, name, inner = stack[-1]
             if not inner:
@@ -30,7 +54,8 @@ def remove_tree(parent: int, name: str) -> None:
                 os.rmdir(name, dir_fd=stack[-1][0] if stack else parent)
             elif len(stack) < _MAX_OPEN:
                 child = open_closed(folder, inner[-1])
-                stack.append((child, inner.pop(), _remove_files(child)))
+                stack.append((child, inner.pop(), []))
+                stack[-1][2].extend(_remove_files(child, count))
             else:
                 os.close(open_closed(folder, inner[-1]))  # one that is closed to us can't be moved
                 moved = secrets.token_hex(16)
@@ -41,7 +66,7 @@ def remove_tree(parent: int, name: str) -> None:
             os.close(folder)
 
 
-def _remove_files(folder: int) -> list[str]:
+def _remove_files(folder: int, count: _Count) -> list[str]:
     """Delete all but the folders; their names."""
     folders: set[str] = set()
     found = True
@@ -49,6 +74,7 @@ def _remove_files(folder: int) -> list[str]:
         found = False
         with os.scandir(folder) as entries:
             for entry in entries:
+                count.add()
                 if entry.is_dir(follow_symlinks=False):
                     folders.add(entry.name)
                 else:

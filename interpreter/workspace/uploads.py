@@ -1,16 +1,22 @@
 """Uploads on their way: collected in a folder of the service's own, moved in place when they are whole."""
 
 import asyncio
+import logging
 import os
 import secrets
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from interpreter import disposal
 from interpreter.errors import TooLargeError
 from interpreter.workspace.files import FileInfo, Files, file_error
 from interpreter.workspace.paths import parse_path
 
+log = logging.getLogger(__name__)
+
 _WRITE_SIZE = 1024**2  # bytes collected before they go to the disk
+_LARGE = 4 * 1024**2  # bytes from which on a file may take long to remove
 
 
 @dataclass(eq=False)
@@ -96,6 +102,8 @@ class Upload:
         self._source = source
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
+        self._written = 0  # bytes that are on the disk, or on their way
+        self._file_lock = threading.Lock()
 
     def create(self) -> None:
         """Make the file that collects it, readable by nobody else."""
@@ -135,24 +143,37 @@ class Upload:
     def discard(self) -> None:
         """Leave nothing behind. Once is enough, more does no harm; nothing after a commit.
 
-        A write that is under way in its thread finds no file and ends.
+        The room of what is large is given back in a thread, once no write has it open that is under way; later ones
+        find no file and end.
         """
         self._waiting.clear()
         self._uploads.forget(self._session_id, self)
-        self._source.unlink(missing_ok=True)
+        if self._written < _LARGE:
+            self._source.unlink(missing_ok=True)
+        else:
+            disposal.free_soon(self._unlink)
 
     async def _flush(self) -> None:
+        self._written += self._waiting_bytes
         chunks, self._waiting, self._waiting_bytes = self._waiting, [], 0
         if chunks:
             await asyncio.to_thread(self._append, chunks)
 
     def _append(self, chunks: list[bytes]) -> None:
         try:
-            descriptor = os.open(self._source, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-            with os.fdopen(descriptor, "wb", buffering=0) as file:
-                for chunk in chunks:
-                    view = memoryview(chunk)
-                    while view:
-                        view = view[file.write(view) :]
+            with self._file_lock:
+                descriptor = os.open(self._source, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+                with os.fdopen(descriptor, "wb", buffering=0) as file:
+                    for chunk in chunks:
+                        view = memoryview(chunk)
+                        while view:
+                            view = view[file.write(view) :]
         except OSError as error:
             raise file_error(error, making=True) from error
+
+    def _unlink(self) -> None:
+        try:
+            with self._file_lock:  # or its last reference would be the write's
+                self._source.unlink(missing_ok=True)
+        except OSError as error:
+            log.error("An upload could not be deleted (%s).", error.strerror)

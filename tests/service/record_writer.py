@@ -17,7 +17,8 @@ async def write(recorder: Recorder, size: int, *, one_off: bool) -> None:
     while True:
         number += 1
         run = accepted(info, number, code=f"code {number}")
-        await recorder.accept_run(run, idempotency_key=None, request_hash=None)
+        early = number % 2 == 0
+        await recorder.accept_run(run, idempotency_key=None, request_hash=None, early=early)
         print("accepted", run.id, flush=True)
         if await recorder.finish_run(ended(run, text=f"{number} " + "x" * size)):
             print("ended", run.id, flush=True)

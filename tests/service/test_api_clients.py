@@ -100,7 +100,8 @@ async def test_comments_come_also_while_output_flows(tmp_path: Path) -> None:
     talk()
     async with asyncio.timeout(LIMIT):
         for _ in range(3):
-            assert b"event: output" in await reader.readuntil(b": keep-alive\n\n")
+            await reader.readuntil(b": keep-alive\n\n")
+            await reader.readuntil(b"event: output")
     active.finish(RunStatus.OK)
     writer.close()
     await api.aclose()

@@ -110,6 +110,23 @@ async def test_the_idempotency_key_reaches_the_run(api: Api) -> None:
     assert (wrong.code, error_of(wrong)["param"]) == (400, "Idempotency-Key")
 
 
+@pytest.mark.parametrize(
+    ("body", "headers", "at_end"),
+    [
+        ({}, {}, True),
+        ({"background": True}, {}, False),
+        ({"stream": True}, {}, False),
+        ({}, {"Accept": "text/event-stream"}, False),
+        ({"stream": False}, {"Accept": "text/event-stream"}, True),
+    ],
+)
+async def test_the_record_knows_whether_the_client_is_told_before_the_end(
+    api: Api, body: dict[str, Any], headers: dict[str, str], at_end: bool
+) -> None:
+    await api.ask("POST", "/v1/runs", {"code": "1", **body}, headers=headers)
+    assert api.runs.requests[0].told_at_end is at_end
+
+
 def _events(body: bytes) -> list[tuple[int, str, Any]]:
     events = []
     for block in body.decode().split("\n\n"):

@@ -1,6 +1,7 @@
 """What the gateway's HTTP side can do wrong: the client is told what to change, never what the gateway said."""
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from scripted_gateway import (
 )
 
 from interpreter.errors import GatewayError, InterpreterError, InvalidRequestError, SettingsError
+from interpreter.kernels import gateway as gateway_module
+from interpreter.kernels.channels import KernelChannels
 from interpreter.kernels.gateway import Gateway
 from interpreter.kernels.target import GatewayTarget
 from interpreter.models import RunStatus
@@ -339,6 +342,39 @@ async def test_a_request_that_nobody_waits_for_fails_silently(caplog: pytest.Log
             await gateway.kernelspecs()
         gateway.close()
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+@pytest.mark.parametrize("opens", [True, False])
+async def test_a_websocket_that_is_answered_after_the_stop_is_closed_or_forgotten(
+    opens: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(gateway_module, "SETTLE_TIMEOUT", 0.05)
+    async with ScriptedGateway() as scripted:
+        gateway = Gateway(target_of(scripted))
+        kernel_id = scripted.add_kernel(Manner.GOOD).id if opens else "unknown"
+        scripted.hold("websocket")
+        connecting = asyncio.create_task(_channels(gateway, kernel_id).connect(timeout=MARGIN))
+        await scripted.reached("websocket")
+        connecting.cancel()
+        await asyncio.wait({connecting})
+        await gateway.settle()
+        scripted.release("websocket")
+        if opens:
+            await scripted.until(lambda: len(scripted.sockets) == 1)
+            await scripted.until(lambda: not scripted.sockets)
+        else:
+            with pytest.raises(GatewayError):  # the first one's answer comes before this one's
+                await _channels(gateway, kernel_id).connect(timeout=MARGIN)
+        gateway.close()
+    gc.collect()  # only then asyncio complains about errors that nobody looked at
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def _channels(gateway: Gateway, kernel_id: str) -> KernelChannels:
+    def ignore(*_: object) -> None:
+        pass
+
+    return KernelChannels(gateway, kernel_id, on_message=ignore, on_reconnect=ignore, on_gone=ignore)
 
 
 # Credentials

@@ -3,9 +3,12 @@
 import asyncio
 import contextlib
 import errno
+import itertools
 import os
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +19,7 @@ from recordkit import accepted, check_notebook, ended, eventually, record_run, r
 from interpreter.errors import RecordUnavailableError
 from interpreter.models import RunStatus, parse_run_id
 from interpreter.record import Recorder, RecordReader
+from interpreter.record import disk as disk_module
 
 WRITER = Path(__file__).with_name("record_writer.py")
 
@@ -88,9 +92,9 @@ def disk(monkeypatch):
     ("error", "sentence"),
     [(errno.ENOSPC, "is full"), (errno.EIO, "Input/output error"), (errno.EROFS, "read-only")],
 )
-@pytest.mark.parametrize("truncates", [True, False])
+@pytest.mark.parametrize(("truncates", "early"), list(itertools.product([True, False], repeat=2)))
 async def test_a_disk_that_fails_refuses_runs_and_leaves_nothing_half_written(
-    tmp_path, disk, error, sentence, truncates
+    tmp_path, disk, error, sentence, *, truncates, early
 ):
     async with recording(tmp_path) as recorder:
         info = session_info()
@@ -100,7 +104,7 @@ async def test_a_disk_that_fails_refuses_runs_and_leaves_nothing_half_written(
         good = path.read_bytes()
         disk.error, disk.truncates = error, truncates
         with pytest.raises(RecordUnavailableError, match=sentence) as caught:
-            await recorder.accept_run(accepted(info, 2), idempotency_key=None, request_hash=None)
+            await recorder.accept_run(accepted(info, 2), idempotency_key=None, request_hash=None, early=early)
         assert caught.value.code == "record_not_writable"
         assert sentence in recorder.problem
         assert str(tmp_path) not in recorder.problem
@@ -115,6 +119,114 @@ async def test_a_disk_that_fails_refuses_runs_and_leaves_nothing_half_written(
         assert (await recorder.verify(info.id)).valid
         assert len(await recorder.list_sessions()) == 1
     assert (RecordReader(tmp_path / "notebooks", tmp_path / "state").verify(info.id)).valid
+
+
+class SlowSync:
+    """Holds each `os.fdatasync` up until it is let through, or let fail."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.asked, self.goes_on = threading.Semaphore(0), threading.Semaphore(0)
+        self.fails = False
+        self._fdatasync = os.fdatasync
+        monkeypatch.setattr(os, "fdatasync", self.fdatasync)
+
+    def fdatasync(self, descriptor):
+        self.asked.release()
+        assert self.goes_on.acquire(timeout=30)
+        if self.fails:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        self._fdatasync(descriptor)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+async def test_a_run_that_nobody_is_told_of_is_synced_with_its_end(tmp_path, monkeypatch, fails):
+    monkeypatch.setattr("interpreter.record.sessions.SYNC_DELAY", 3600)
+    async with recording(tmp_path) as recorder:
+        info = session_info()
+        await recorder.begin_session(info)
+        path = (await recorder.find_session(info.id)).path
+        head = tmp_path / "state" / "heads" / info.id
+        before = head.read_bytes()
+        with monkeypatch.context() as patch:
+            sync = SlowSync(patch)
+            sync.fails = fails
+            run = accepted(info, 1)
+            await recorder.accept_run(run, idempotency_key=None, request_hash=None, early=True)
+            assert b'"run_accepted"' in path.read_bytes()
+            assert head.read_bytes() == before  # one that is ahead of its journal looks like a cut
+            finishing = asyncio.create_task(recorder.finish_run(ended(run)))
+            assert await asyncio.to_thread(sync.asked.acquire, timeout=30)
+            assert not finishing.done()
+            sync.goes_on.release(1000)  # what is cut back is synced, too
+            assert await finishing is not fails
+            assert (recorder.problem is not None) is fails
+        assert await recorder.probe() is None
+        assert await recorder.get_run(run.id) == ended(run)
+        assert (await recorder.verify(info.id)).valid
+        assert head.read_bytes() != before
+    assert RecordReader(tmp_path / "notebooks", tmp_path / "state").verify(info.id).valid
+
+
+async def test_a_run_that_takes_longer_is_synced_meanwhile(tmp_path, monkeypatch):
+    async with recording(tmp_path) as recorder:
+        info = session_info()
+        await recorder.begin_session(info)
+        head = tmp_path / "state" / "heads" / info.id
+        before = head.read_bytes()
+        with monkeypatch.context() as patch:
+            sync = SlowSync(patch)
+            run = accepted(info, 1)
+            await recorder.accept_run(run, idempotency_key=None, request_hash=None, early=True)
+            assert await asyncio.to_thread(sync.asked.acquire, timeout=30)
+            assert head.read_bytes() == before
+            sync.goes_on.release(1000)
+            await eventually(lambda: head.read_bytes() != before)
+
+
+async def test_a_slow_disk_is_not_written_to_on_the_event_loop(tmp_path, monkeypatch):
+    async with recording(tmp_path) as recorder:
+        info = session_info()
+        await recorder.begin_session(info)
+        writers = []
+        pwrite = os.pwrite
+
+        def slow(descriptor, content, offset):
+            writers.append(threading.current_thread())
+            if len(writers) == 1:
+                deadline = time.monotonic() + disk_module._QUICK_SECONDS
+                while time.monotonic() <= deadline:
+                    pass
+            return pwrite(descriptor, content, offset)
+
+        monkeypatch.setattr(os, "pwrite", slow)
+        for number in (1, 2):
+            await recorder.accept_run(
+                accepted(info, number), idempotency_key=None, request_hash=None, early=True
+            )
+        accepting = [writers[0], writers[-2]]  # the last is the head's
+        assert [thread is threading.current_thread() for thread in accepting] == [True, False]
+
+
+async def test_an_acceptance_that_may_not_have_come_to_disk_is_written_again(tmp_path, monkeypatch):
+    async with recording(tmp_path) as recorder:
+        info = session_info()
+        await recorder.begin_session(info)
+        path = (await recorder.find_session(info.id)).path
+        run = accepted(info, 1)
+        with monkeypatch.context() as patch:
+            sync = SlowSync(patch)
+            sync.fails = True
+            sync.goes_on.release()
+            await recorder.accept_run(run, idempotency_key=None, request_hash=None, early=True)
+            await eventually(lambda: recorder.problem is not None)
+        written = path.read_bytes()
+        line = written.splitlines(keepends=True)[-1]
+        with path.open("r+b") as journal:  # as after a failed sync: the system has dropped the page
+            journal.seek(len(written) - len(line))
+            journal.write(bytes(len(line)))
+        assert await recorder.finish_run(ended(run))
+        assert path.read_bytes().startswith(written)
+        assert (await recorder.verify(info.id)).valid
 
 
 async def test_an_outcome_that_could_not_be_written_is_written_once_it_can(tmp_path, disk):

@@ -59,5 +59,11 @@ def test_nonsense_changes_nothing(parts: Parts) -> None:
     assert activity(parts, is_tracked, "idle") == (False, "idle")
 
 
+@pytest.mark.parametrize("told", ["dead", "restarting", "x" * 10**5])
+def test_what_only_the_gateway_says_changes_nothing(told: str) -> None:
+    assert activity(status(told), is_tracked, "busy") == (False, "busy")
+    assert activity(status(told), is_tracked, "starting") == (False, "starting")
+
+
 def test_a_state_that_is_no_text_does_not_get_in() -> None:
     assert isinstance(activity(status(["busy"]), is_tracked, "idle")[1], str)

@@ -43,9 +43,10 @@ def metadata(parts: Parts) -> Any:
 def test_a_kernel_can_not_say_for_the_gateway_that_it_died(state: object) -> None:
     forged = message("status", {"execution_state": state, "interpreter": {"reason": "forged"}})
     spelled = [forged[0].replace(b"status", b"\\u0073tatus"), *forged[1:]]
+    escaped = [*forged[:3], forged[3].replace(b"a", b"\\u0061")]
     padded = [*forged[:3], json.dumps({"x": "x" * 10**5, "execution_state": state}).encode()]
     long = [forged[0][:-1] + b"," + b" " * 10**5 + b'"x": 1}', *forged[1:]]
-    for parts in (forged, spelled, padded, long):
+    for parts in (forged, spelled, escaped, padded, long):
         assert is_forged(parts)
         assert Backlog(BOUNDS).admit(parts, 0) == []
 

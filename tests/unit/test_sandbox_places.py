@@ -260,7 +260,26 @@ def test_groups_of_version_2_get_their_limits_and_tell_of_kills(tmp_path: Path) 
     (folder / "memory.events").write_text("low 0\noom 3\noom_kill 2\n")
     (folder / "cpu.stat").write_text("usage_usec 2500000\n")
     assert (group.oom_kills(), group.cpu_seconds()) == (2, 2.5)
+    (folder / "cpu.stat").write_text("usage_usec 3500000\n")
+    assert group.cpu_seconds() == 3.5
     assert group.procs_files == [str(folder / "cgroup.procs")]
+
+
+@pytest.mark.parametrize(
+    ("version", "name", "key"), [(1, "usage_in_bytes", "total_rss"), (2, "current", "anon")]
+)
+def test_what_processes_read_of_files_is_not_their_memory(
+    tmp_path: Path, version: int, name: str, key: str
+) -> None:
+    group = ControlGroup(Parents(version, {"memory": tmp_path}), "abc-1", Limits())
+    assert not group.holds_more_than(0)  # what can't be read counts for nothing
+    whole, parts = tmp_path / f"jks-abc-1/memory.{name}", tmp_path / "jks-abc-1/memory.stat"
+    whole.write_text("5000\n")
+    parts.write_text(f"cache 3000\n{key} 2000\n{key}_huge 9000\n")
+    assert group.holds_more_than(1999)
+    assert not group.holds_more_than(2000)
+    parts.write_text(f"cache 0\n{key} 5000\n")
+    assert group.holds_more_than(2000)
 
 
 def test_groups_of_dead_gateways_are_swept(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ CPU_PERIOD = 100_000  # microseconds
 V1_CONTROLLERS = ("memory", "pids", "cpu", "cpuacct")
 REMOVE_TRIES = 300  # of a hundredth of a second: a busy machine takes its time to end processes
 OLD = 60.0  # seconds
+_COUNTERS_BYTES = 8192  # more than any file of counters has
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,8 @@ class ControlGroup:
         }
         for folder in self._folders.values():
             folder.mkdir(exist_ok=True)
+        # Some files are read again and again: opening one costs far more than reading it.
+        self._opened: dict[str, int] = {}
         self._write_limits(limits)
 
     @property
@@ -154,9 +157,14 @@ class ControlGroup:
         name = "memory.events" if self._version == 2 else "memory.oom_control"
         return self._counter("memory", name, "oom_kill")
 
-    def anonymous_bytes(self) -> int:
-        """Memory of the processes themselves, without what they have read of files."""
-        return self._counter("memory", "memory.stat", "anon" if self._version == 2 else "total_rss")
+    def holds_more_than(self, limit: float) -> bool:
+        """Whether the processes themselves have so many bytes of memory, without what they have read of files."""
+        v2 = self._version == 2
+        name, key = ("memory.current", "anon") if v2 else ("memory.usage_in_bytes", "total_rss")
+        with contextlib.suppress(OSError, ValueError):
+            if int(self._read("memory", name)) <= limit:  # with the files, and far cheaper to ask for
+                return False
+        return self._counter("memory", "memory.stat", key) > limit
 
     def cpu_seconds(self) -> float | None:
         """CPU time of all processes that ever were in the group; None when not counted here."""
@@ -164,19 +172,25 @@ class ControlGroup:
             return self._counter("cpu", "cpu.stat", "usage_usec") / 1e6
         if "cpuacct" in self._folders:
             with contextlib.suppress(OSError, ValueError):
-                return int((self._folders["cpuacct"] / "cpuacct.usage").read_text()) / 1e9
+                return int(self._read("cpuacct", "cpuacct.usage")) / 1e9
         return None
 
     def _counter(self, controller: str, name: str, key: str) -> int:
         with contextlib.suppress(OSError, ValueError, KeyError):
-            for line in (self._folders[controller] / name).read_text().splitlines():
-                word, _, value = line.partition(" ")
-                if word == key:
-                    return int(value)
+            _, _, rest = f"\n{self._read(controller, name)}".partition(f"\n{key} ")
+            return int(rest.partition("\n")[0])
         return 0
+
+    def _read(self, controller: str, name: str) -> str:
+        fd = self._opened.get(name)
+        if fd is None:
+            fd = self._opened[name] = os.open(self._folders[controller] / name, os.O_RDONLY | os.O_CLOEXEC)
+        return os.pread(fd, _COUNTERS_BYTES, 0).decode()
 
     def remove(self) -> None:
         """Remove the group once its processes are gone; a few are still ending when we come."""
+        while self._opened:
+            os.close(self._opened.popitem()[1])
         for folder in self._folders.values():
             _remove_group(folder)
 

@@ -28,9 +28,12 @@ class Pace:
     def see(self, now: float, free: Amounts) -> bool:
         """Whether files are to be counted now, that much being free on the disk."""
         before, self._free = self._free or free, free
-        lost = [max(0, old - new) for old, new in zip(before, free, strict=True)]
-        self._filled = [sum(pair) for pair in zip(self._filled, lost, strict=True)]
-        self._soonest = self._time_left(lost, now - self._seen_at)
+        if free == before:  # as nearly always
+            self._soonest = TICK
+        else:
+            lost = [max(0, old - new) for old, new in zip(before, free, strict=True)]
+            self._filled = [sum(pair) for pair in zip(self._filled, lost, strict=True)]
+            self._soonest = self._time_left(lost, now - self._seen_at)
         self._seen_at = now
         full = any(filled >= step for filled, step in zip(self._filled, self._step, strict=True))
         return now >= self._count_at or (full and now >= self._not_before)

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from interpreter import disposal
 from interpreter.gateway_extension.sandbox.bubblewrap import SandboxError
 from interpreter.gateway_extension.sandbox.cgroups import find_parents, sweep_groups
 from interpreter.gateway_extension.sandbox.folders import Instance, KernelFolder, instance
@@ -58,10 +59,10 @@ class Places:
 
     async def take(self, cwd: str | None) -> Place:
         """A place with ``cwd`` as its workspace, else with one of its own. Raises `SandboxError`, ValueError."""
-        own = self.instance
+        own = await disposal.apart(lambda: self.instance)  # the first one sweeps
         if not own.swept:
             own.swept = True
-            await asyncio.to_thread(self._sweep, own.dead)
+            await disposal.apart(self._sweep, own.dead)
         workspace = (
             check_workspace(cwd, root=self.workspace_root, runtime_dir=self.runtime_dir) if cwd else None
         )
@@ -70,9 +71,9 @@ class Places:
             if workspace:
                 await self._wait_for(workspace)
             place = self._make(folder, workspace)
-            await asyncio.to_thread(_give_workspace, place)
+            await disposal.apart(_give_workspace, place)
         except BaseException:
-            folder.remove()
+            await disposal.apart(folder.remove)
             raise
         return place
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 MAX_PROCESSES = 4096  # a look never takes longer than this, whatever a fork bomb does
 MAX_OPEN_FILES = 4096
+_READ_BYTES = 16 * 1024
 _TICKS = os.sysconf("SC_CLK_TCK")
 _SETRESUID = {"x86_64": 117, "aarch64": 147}
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -28,9 +29,18 @@ def tree(*roots: int) -> list[int]:
         found.append(pid)
         with contextlib.suppress(OSError):
             for task in os.listdir(f"/proc/{pid}/task"):
-                with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/children") as children:
-                    waiting.extend(int(child) for child in children.read().split())
+                with contextlib.suppress(OSError):
+                    waiting.extend(map(int, _read(f"/proc/{pid}/task/{task}/children").split()))
     return found
+
+
+def _read(path: str) -> bytes:
+    """As `open` does, with a third of its system calls: each lets other threads go first."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return b"".join(iter(lambda: os.read(fd, _READ_BYTES), b""))
+    finally:
+        os.close(fd)
 
 
 def cpu_seconds(pids: list[int]) -> float:
@@ -67,21 +77,24 @@ def _sum_kilobytes(pids: list[int], name: str, word: str) -> int:
 
 def unlinked_bytes(pids: list[int], devices: set[int] | None) -> int:
     """Space of files that are open but have no name, on the given file systems; None: in memory."""
+    wanted = _memory_devices() if devices is None else devices
     sizes: dict[tuple[int, int], int] = {}
     for pid in pids:
-        for path in _descriptors(pid):
-            with contextlib.suppress(OSError):
-                status = os.stat(path)
-                here = status.st_dev in (_memory_devices() if devices is None else devices)
-                if status.st_nlink == 0 and here:
-                    sizes[status.st_dev, status.st_ino] = status.st_blocks * 512
+        for status in _open_files(pid):
+            if status.st_nlink == 0 and status.st_dev in wanted:
+                sizes[status.st_dev, status.st_ino] = status.st_blocks * 512
     return sum(sizes.values())
 
 
-def _descriptors(pid: int) -> Iterator[str]:
+def _open_files(pid: int) -> Iterator[os.stat_result]:
     with contextlib.suppress(OSError):
-        for name in os.listdir(f"/proc/{pid}/fd")[:MAX_OPEN_FILES]:
-            yield f"/proc/{pid}/fd/{name}"
+        folder = os.open(f"/proc/{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for name in os.listdir(folder)[:MAX_OPEN_FILES]:
+                with contextlib.suppress(OSError):
+                    yield os.stat(name, dir_fd=folder)
+        finally:
+            os.close(folder)
 
 
 @functools.cache

@@ -23,6 +23,7 @@ from typing import Any
 
 from jupyter_client.connect import KernelConnectionInfo
 
+from interpreter import disposal
 from interpreter.gateway_extension.sandbox.bubblewrap import (
     EarlyDeathError,
     SandboxError,
@@ -109,7 +110,7 @@ class BubblewrapProvisioner(SandboxOptions):
         self._death_reason = None
         self._asked_to_end = False
         place = await self._take_place(kwargs.get("cwd"))
-        await asyncio.to_thread(place.folder.prepare, place.uid)
+        await disposal.apart(place.folder.prepare, place.uid)  # removes what a kernel before left
         manager = self.parent
         if manager is None:
             raise SandboxError("this provisioner needs a kernel manager")
@@ -245,7 +246,7 @@ class BubblewrapProvisioner(SandboxOptions):
                     else place.folder.publish(ports, place.uid)
                 ):
                     if self.process is None or self.process.poll() is not None:
-                        await asyncio.to_thread(sandbox.ended.wait, 1.0)
+                        await disposal.apart(sandbox.ended.wait, 1.0)
                         raise self._early_death(sandbox)
                     # Nobody says when a socket has been bound; inotify is not in the standard library.
                     await asyncio.sleep(SOCKET_POLL)
@@ -310,7 +311,7 @@ class BubblewrapProvisioner(SandboxOptions):
             return 0
         code = self._exit_code()
         if code is not None and self._sandbox is not None and self._death_reason is None:
-            await asyncio.to_thread(self._sandbox.ended.wait, 1.0)
+            await disposal.apart(self._sandbox.ended.wait, 1.0)
             self._death_reason = self._find_reason(self._sandbox, code)
         return code
 
@@ -364,12 +365,12 @@ class BubblewrapProvisioner(SandboxOptions):
         if not restart and self._place is not None:
             place, self._place = self._place, None
             self._finalizer.detach()
-            await asyncio.to_thread(place.release)
+            await disposal.apart(place.release)
 
     async def _end_sandbox(self) -> None:
         sandbox, self._sandbox = self._sandbox, None
         if sandbox is not None:
-            await asyncio.to_thread(sandbox.close)
+            await disposal.apart(sandbox.close)
             self.process = None
 
     def resolve_path(self, path_str: str) -> str | None:

@@ -6,7 +6,8 @@ nothing but loopback; this program enters it once, in a child, to open a listeni
 
 It resolves names itself and connects to exactly the address that it has checked: addresses that are not
 public (loopback, private, link-local, cloud metadata, the host's own) are refused even for listed names,
-unless the address itself is listed. Standard library only.
+unless the address itself is listed. Of a connection that is no tunnel one request is sent on, with the body that its
+head announces: all else would go by unread, and could ask the same server for another host. Standard library only.
 """
 
 import asyncio
@@ -28,10 +29,8 @@ LOADED_EARLY = (concurrent.futures.thread, encodings.idna)
 
 PORT = 3128
 DEFAULT_PORTS = (80, 443)
-MAX_HEAD = 32 * 1024
-MAX_CONNECTIONS = 64
-CONNECT_TIMEOUT = 20.0
-IDLE_TIMEOUT = 300.0
+MAX_HEAD, MAX_CONNECTIONS = 32 * 1024, 64
+CONNECT_TIMEOUT, IDLE_TIMEOUT = 20.0, 300.0
 NS_GET_USERNS = 0xB701
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 
@@ -41,22 +40,10 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 # Not public although `ipaddress` of some versions says so: NAT64, 6to4, Teredo (they wrap IPv4
 # addresses), site-local, documentation, segment routing, protocol assignments (a cloud's metadata is there), and
 # Azure's host agent.
-REFUSED_NETWORKS: tuple[Network, ...] = tuple(
-    ipaddress.ip_network(text)
-    for text in (
-        "64:ff9b::/96",
-        "64:ff9b:1::/48",
-        "2002::/16",
-        "2001::/32",
-        "fec0::/10",
-        "3fff::/20",
-        "5f00::/16",
-        "192.0.0.0/24",
-        "192.88.99.0/24",
-        "168.63.129.16/32",
-    )
-)
-
+REFUSED_NETWORKS: tuple[Network, ...] = tuple(map(ipaddress.ip_network, (
+    "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "fec0::/10", "3fff::/20", "5f00::/16", "192.0.0.0/24",
+    "192.88.99.0/24", "168.63.129.16/32",
+)))  # fmt: skip
 
 # What two programs could read in different ways is refused, not repaired: only what these match whole is sent on.
 _NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
@@ -65,7 +52,9 @@ _HEADER = re.compile(rf"({_NAME}):([\t -~\x80-\xff]*)".encode("latin-1"))
 _AUTHORITY = r"(?P<host>\[[0-9A-Za-z:.%]+\]|[0-9A-Za-z._~-]+)(?::(?P<port>[1-9][0-9]{0,4}))?"
 _CONNECT_TARGET = re.compile(_AUTHORITY)
 _TARGET = re.compile(rf"(?i:http)://(?P<authority>{_AUTHORITY})(?P<path>[/?][^#]*)?(?:#.*)?")
-_NOT_SENT_ON = frozenset((b"connection", b"keep-alive", b"host"))
+_NOT_SENT_ON = frozenset((b"connection", b"keep-alive", b"host", b"upgrade", b"te", b"trailer"))
+_LENGTH = re.compile(rb"\r\ncontent-length:[\t ]*([0-9]+)[\t ]*\r\n", re.IGNORECASE)
+_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[\t ]*(?:;[\t -~]*)?\r\n")
 
 
 class RefusedError(Exception):
@@ -161,12 +150,10 @@ def is_public(address: Address) -> bool:
 def is_local(address: Address) -> bool:
     """Whether an address is one of this host's own (only those can be bound)."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.bind((str(address), 0))
-    except OSError:
-        return False
-    return True
+    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.bind((str(address), 0))
+        return True
+    return False
 
 
 async def resolve(policy: Policy, host: str, port: int) -> tuple[int, str]:
@@ -270,27 +257,69 @@ class Proxy:
         try:
             if method == "CONNECT":
                 writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                sending = _pump(reader, up_writer)
             else:
                 up_writer.write(forward)
+                sending = _send_body(reader, up_writer, forward)
             async with asyncio.TaskGroup() as group:
-                group.create_task(_pump(reader, up_writer))
-                group.create_task(_pump(up_reader, writer))
-        except* OSError:
-            pass  # either side hung up: the connection is over
+                task = group.create_task(sending)
+                await _pump(up_reader, writer)
+                if method != "CONNECT":
+                    task.cancel()  # the answer is complete
+        except* (OSError, EOFError, ValueError, asyncio.LimitOverrunError):
+            pass  # either side hung up, or the body is not one: the connection is over
         finally:
             await _close(up_writer)
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(EOFError):
+        while True:
+            await _send_some(reader, writer, 65536)
+    writer.write_eof()
+
+
+async def _send_some(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, size: int) -> int:
+    async with asyncio.timeout(IDLE_TIMEOUT):
+        if not (data := await reader.read(min(size, 65536))):
+            raise EOFError("no more comes")
+        writer.write(data)
+        await writer.drain()
+    return len(data)
+
+
+async def _send_body(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: bytes) -> None:
+    """What belongs to the request, and nothing that comes after it."""
+    if b"\r\ntransfer-encoding:" in head.lower():  # which is chunked, or it would have been refused
+        await _send_chunks(reader, writer)
+    elif length := _LENGTH.search(head):
+        size = int(length[1])
+        while size:
+            size -= await _send_some(reader, writer, size)
+    while await reader.read(65536):
+        pass  # another request, say
+    # Not before the client does: some servers give up their answer for one that has ended its side.
+    writer.write_eof()
+
+
+async def _send_chunks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Without what may stand beside the sizes and at the end. Raises ValueError."""
     while True:
         async with asyncio.timeout(IDLE_TIMEOUT):
-            data = await reader.read(65536)
-            if not data:
-                break
-            writer.write(data)
-            await writer.drain()
-    if writer.can_write_eof():
-        writer.write_eof()
+            line = await reader.readuntil(b"\r\n")
+        if (parts := _CHUNK.fullmatch(line)) is None:
+            raise ValueError("not the size of a chunk")
+        if not (size := int(parts[1], 16)):
+            break
+        writer.write(b"%x\r\n" % size)
+        while size:
+            size -= await _send_some(reader, writer, size)
+        if await reader.readexactly(2) != b"\r\n":
+            raise ValueError("a chunk of another size")
+        writer.write(b"\r\n")
+    while await reader.readuntil(b"\r\n") != b"\r\n":
+        pass
+    writer.write(b"0\r\n\r\n")
 
 
 async def _reply(writer: asyncio.StreamWriter, status: str, text: str) -> None:

@@ -10,7 +10,12 @@ import os
 import stat
 from pathlib import Path
 
+from interpreter.disposal import Rooms, Work
 from interpreter.gateway_extension.sandbox.workspace import open_folder
+
+LARGE = 10_000
+"""Entries from which on a removal is a large one. A few of those go on at once; others wait for none."""
+_rooms = Rooms(2)
 
 
 def remove_tree(path: Path) -> None:
@@ -24,32 +29,50 @@ def remove_tree(path: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
         return
-    numbers = itertools.count()
     try:
         os.fchmod(top, 0o700)
-        while names := os.listdir(top):
-            for name in names:
-                _remove_entry(top, name, numbers)
+        with _rooms.work() as work:
+            removal = _Removal(top, work)
+            while names := os.listdir(top):
+                for name in names:
+                    removal.remove(name)
     finally:
         os.close(top)
     path.rmdir()
 
 
-def _remove_entry(top: int, name: str, numbers: "itertools.count[int]") -> None:
-    if not _unlink(top, name):
-        folder = open_folder(name, top)
-        try:
-            os.fchmod(folder, 0o700)
-            for inner in os.listdir(folder):
-                if not _unlink(folder, inner):
-                    # to be moved it must be writable itself
-                    inner_fd = open_folder(inner, folder)
-                    os.fchmod(inner_fd, 0o700)
-                    os.close(inner_fd)
-                    os.rename(inner, _free_name(top, numbers), src_dir_fd=folder, dst_dir_fd=top)
-        finally:
-            os.close(folder)
-        os.rmdir(name, dir_fd=top)
+class _Removal:
+    """Of what is in the folder open as ``top``."""
+
+    def __init__(self, top: int, work: Work) -> None:
+        self._top = top
+        self._work = work
+        self._numbers = itertools.count()
+        self._entries = 0
+
+    def remove(self, name: str) -> None:
+        top = self._top
+        self._count()
+        if not _unlink(top, name):
+            folder = open_folder(name, top)
+            try:
+                os.fchmod(folder, 0o700)
+                for inner in os.listdir(folder):
+                    self._count()
+                    if not _unlink(folder, inner):
+                        # to be moved it must be writable itself
+                        inner_fd = open_folder(inner, folder)
+                        os.fchmod(inner_fd, 0o700)
+                        os.close(inner_fd)
+                        os.rename(inner, _free_name(top, self._numbers), src_dir_fd=folder, dst_dir_fd=top)
+            finally:
+                os.close(folder)
+            os.rmdir(name, dir_fd=top)
+
+    def _count(self) -> None:
+        self._entries += 1
+        if self._entries > LARGE:
+            self._work.is_large()
 
 
 def _unlink(parent: int, name: str) -> bool:

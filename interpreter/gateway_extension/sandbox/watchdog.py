@@ -132,14 +132,15 @@ class Watchdog:
 
     def _look_at_processes(self, limits: Limits) -> str | None:
         cgroup = self._watched.cgroup
-        cpu = cgroup.cpu_seconds() if cgroup is not None else None
+        cpu = cgroup.cpu_seconds() if cgroup is not None and limits.cpu_seconds else None
         counts_memory = cgroup is not None and "memory" in cgroup.controllers
         if cgroup is not None and counts_memory:
-            self.was_short_of_memory = cgroup.anonymous_bytes() > SHORT_OF_MEMORY * limits.memory_bytes
+            self.was_short_of_memory = cgroup.holds_more_than(SHORT_OF_MEMORY * limits.memory_bytes)
         if not counts_memory or (limits.cpu_seconds and cpu is None):
             init = self._watched.init
             pids = self._pids()
-            cpu = processes.cpu_seconds(pids) if cpu is None else cpu
+            if limits.cpu_seconds and cpu is None:
+                cpu = processes.cpu_seconds(pids)
             if not counts_memory and processes.memory_exceeds(pids, init, limits.memory_bytes):
                 return f"out of memory (limit {size_text(limits.memory_bytes)})"
         if limits.cpu_seconds and cpu is not None and cpu > limits.cpu_seconds:

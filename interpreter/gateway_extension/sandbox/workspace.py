@@ -7,14 +7,17 @@ path put together; folders are entered by descriptor only.
 import os
 import stat
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from interpreter.disposal import Rooms, Work
+
 MAX_DEPTH = 64  # folders in folders; each level holds one descriptor during a walk
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_walks = threading.BoundedSemaphore(2)  # so deep trees of many sessions can't use up descriptors
+LARGE = 1000  # entries from which on a walk takes long, …
+DEEP = 8  # … and levels from which on it holds many descriptors: few of those go on at once. Others wait for none
+_rooms = Rooms(2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +73,7 @@ def give_to(path: Path, uid: int) -> None:
     fd = os.open(path, _FOLDER)
     try:
         if os.fstat(fd).st_uid != uid:
-            with _walks:
-                _walk(fd, lambda parent, entry, _: _chown(parent, entry, uid), limit=sys.maxsize)
+            _walk(fd, lambda parent, entry, _: _chown(parent, entry, uid), limit=sys.maxsize)
             os.fchown(fd, uid, uid)
         os.fchmod(fd, 0o700)
     finally:
@@ -96,16 +98,23 @@ def measure(fd: int, *, max_files: int) -> Usage:
         size += status.st_blocks * 512
         del entry
 
-    with _walks:
-        complete = _walk(fd, count, limit=max_files)
+    complete = _walk(fd, count, limit=max_files)
     return Usage(size, files, complete)
 
 
 def _walk(fd: int, visit: Callable[[int, os.DirEntry[str], os.stat_result], None], *, limit: int) -> bool:
     """Visit every entry below ``fd``; False when it gave up (too many entries, too deep)."""
-    stack: list[tuple[int, list[os.DirEntry[str]]]] = [(os.dup(fd), _entries(fd, limit))]
+    with _rooms.work() as work:
+        return _walk_on(fd, visit, limit, work)
+
+
+def _walk_on(
+    fd: int, visit: Callable[[int, os.DirEntry[str], os.stat_result], None], limit: int, work: Work
+) -> bool:
+    stack: list[tuple[int, list[os.DirEntry[str]]]] = [(os.dup(fd), [])]
     seen, complete = 0, True
     try:
+        stack[0][1].extend(_entries(fd, limit, work))
         while stack:
             parent, entries = stack[-1]
             if not entries:
@@ -115,6 +124,8 @@ def _walk(fd: int, visit: Callable[[int, os.DirEntry[str], os.stat_result], None
             seen += 1
             if seen > limit:
                 return False
+            if seen > LARGE or len(stack) > DEEP:
+                work.is_large()
             try:
                 status = _status(parent, entry)
                 visit(parent, entry, status)
@@ -123,7 +134,8 @@ def _walk(fd: int, visit: Callable[[int, os.DirEntry[str], os.stat_result], None
                         complete = False
                     else:
                         child = open_folder(entry.name, parent)
-                        stack.append((child, _entries(child, limit)))
+                        stack.append((child, []))
+                        stack[-1][1].extend(_entries(child, limit, work))
             except (FileNotFoundError, NotADirectoryError, PermissionError):
                 continue  # gone or changed while we looked, or a folder that its owner closed
     finally:
@@ -155,11 +167,13 @@ def open_folder(path: str, parent: int | None) -> int:
     return os.open(path, _FOLDER, dir_fd=parent)
 
 
-def _entries(fd: int, limit: int) -> list[os.DirEntry[str]]:
+def _entries(fd: int, limit: int, work: Work) -> list[os.DirEntry[str]]:
     found = []
     with os.scandir(fd) as entries:
         for entry in entries:
             found.append(entry)
+            if len(found) == LARGE:
+                work.is_large()
             if len(found) > limit:
                 break
     return found
