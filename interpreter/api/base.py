@@ -1,7 +1,7 @@
 """The base of every handler: authenticated by default, checked input, cancelled with its client.
 
 A handler names its `operations` and writes one ``do_<method>`` for each. The base does the rest in
-this order: token (401), rate (429), method (405), role (403), body (413, 415, 400).
+this order: token (401), rate (429), method (405), role (403), body (413, 503, 415, 400).
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, quote, urlencode
 from tornado.web import RequestHandler, stream_request_body
 
 from interpreter.api import accept, auth
-from interpreter.api.body import LINGER, MAX_DRAINED_BYTES, Body
+from interpreter.api.body import LINGER, MAX_DRAINED_BYTES, Body, Shares
 from interpreter.api.connections import connection_of
 from interpreter.api.cors import CrossOrigin
 from interpreter.api.jsonbody import find_surrogate, parse_json
@@ -54,6 +54,7 @@ class Toolbox:
     schemas: Schemas
     rates: RateLimiter
     logins: RateLimiter
+    bodies: Shares
 
 
 @stream_request_body
@@ -67,17 +68,16 @@ class BaseHandler(CrossOrigin):
         self.services = toolbox.services
         self.settings_ = toolbox.services.settings
         self.route = route
-        self._body = Body(self.max_body_bytes)
+        self._body = Body(self.max_body_bytes, toolbox.bodies)
         self._refusal: InterpreterError | None = None
         self._principal: Principal | None = None
         self._work: asyncio.Task[Any] | None = None
-        self._client_gone = False
-        self._lingers = False
+        self._client_gone = self._lingers = False
 
     @property
     def max_body_bytes(self) -> int:
         """The largest body that this handler reads."""
-        return self.services.settings.max_body_bytes
+        return self.settings_.max_body_bytes
 
     @property
     def principal(self) -> Principal:
@@ -232,7 +232,7 @@ class BaseHandler(CrossOrigin):
         return TooLargeError(f"The body is over the limit of {self.max_body_bytes} bytes; send less.")
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
-        self._body.add(chunk)
+        self._body.add(chunk, self.token_id or "")
         if self._body.is_hopeless and self._lingers:
             self._leave()
         elif self._body.is_hopeless and not self._finished:
@@ -297,6 +297,8 @@ class BaseHandler(CrossOrigin):
             raise self._refusal
         if self._body.is_too_large:
             raise self._too_large()
+        if self._body.is_crowded:
+            raise UnavailableError("The token's other requests are too large together.", retry_after=1)
         name = "do_get" if self.request.method == "HEAD" else f"do_{(self.request.method or '').lower()}"
         if not self._client_gone:
             await self._work_for_client(getattr(self, name)(*args, **kwargs))
@@ -326,8 +328,12 @@ class BaseHandler(CrossOrigin):
     def on_connection_close(self) -> None:
         super().on_connection_close()
         self._client_gone = True
+        self._body.release()
         if self._work is not None:
             self._work.cancel()
+
+    def on_finish(self) -> None:
+        self._body.release()
 
     get = head = post = put = patch = delete = options = _dispatch
 

@@ -1,5 +1,10 @@
 """Reading a request's body piece by piece under a limit."""
 
+from collections import Counter
+
+MAX_HELD_BYTES = 128 * 1024**2
+"""How much the bodies of one token's requests may hold in memory together, or four of the largest."""
+
 MAX_DRAINED_BYTES = 64 * 1024**2
 """How much of a refused body is read and thrown away, so that the client can read why; of one without a
 good token that is read for `LINGER` only, after the answer.
@@ -11,13 +16,38 @@ LINGER = 2.0
 """Seconds for which the body of a request without a good token is still read."""
 
 
-class Body:
-    """Collects a body up to ``limit`` bytes; past it the bytes are only counted."""
+class Shares:
+    """What the bodies of each token's requests hold, at most ``limit`` bytes."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
+        self._held: Counter[str] = Counter()
+
+    def take(self, token_id: str, size: int) -> bool:
+        """Whether so many bytes more may be held."""
+        if self._held[token_id] + size > self._limit:
+            return False
+        self._held[token_id] += size
+        return True
+
+    def give_back(self, token_id: str, size: int) -> None:
+        """So many are not held any more."""
+        self._held[token_id] -= size
+        if not self._held[token_id]:
+            del self._held[token_id]
+
+
+class Body:
+    """Collects a body up to ``limit`` bytes; past it, or past its token's share, the bytes are only counted."""
+
+    def __init__(self, limit: int, shares: Shares) -> None:
+        self._limit = limit
+        self._shares = shares
         self._chunks: list[bytes] = []
         self._size = 0
+        self._taken = ("", 0)
+        self.is_crowded = False
+        """Whether other requests of the token hold too much."""
 
     @property
     def size(self) -> int:
@@ -34,18 +64,29 @@ class Body:
         """Whether so much more came that reading on is no use."""
         return self._size > self._limit + MAX_DRAINED_BYTES
 
-    def add(self, chunk: bytes) -> None:
-        """Take the next piece."""
+    def add(self, chunk: bytes, token_id: str) -> None:
+        """Take the next piece of a body that belongs to a request of this token."""
         self._size += len(chunk)
-        if self.is_too_large:
-            self._chunks.clear()
-        else:
+        if self.is_too_large or self.is_crowded:
+            self.release()
+        elif self._shares.take(token_id, len(chunk)):
+            self._taken = token_id, self._taken[1] + len(chunk)
             self._chunks.append(chunk)
+        else:
+            self.is_crowded = True
+            self.release()
 
     def refuse(self) -> None:
         """Keep nothing of what was and will be received."""
         self._limit = -1
+        self.release()
+
+    def release(self) -> None:
+        """Nothing of what was received is needed any more. Once is enough, more does no harm."""
         self._chunks.clear()
+        (token_id, size), self._taken = self._taken, ("", 0)
+        if size:
+            self._shares.give_back(token_id, size)
 
     def joined(self) -> bytes:
         """The whole body."""

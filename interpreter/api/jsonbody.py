@@ -5,10 +5,11 @@ import math
 from typing import Any, NoReturn
 
 from interpreter.errors import InvalidRequestError
-from interpreter.jsontext import dump
+from interpreter.jsontext import count_values, dump
 
 MAX_VALUES = 100_000
 MAX_DEPTH = 100
+_SURELY_TOO_MANY = 4 * MAX_VALUES  # by a count that is never too low; to parse so many takes seconds
 
 
 def parse_json(body: bytes) -> Any:
@@ -17,6 +18,8 @@ def parse_json(body: bytes) -> Any:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidRequestError("The body is not UTF-8; encode the JSON as UTF-8.") from error
+    if count_values(text) > _SURELY_TOO_MANY:
+        raise _too_many_values()
     try:
         value = _DECODER.decode(text)
     except json.JSONDecodeError as error:
@@ -74,12 +77,16 @@ def _bound(value: Any) -> None:
             if isinstance(item, dict | list):
                 count += len(item)
                 if count > MAX_VALUES:
-                    raise InvalidRequestError(f"The body holds more than {MAX_VALUES} values.")
+                    raise _too_many_values()
                 inner += item.values() if isinstance(item, dict) else item
         if not inner:
             return
         level = inner
     raise InvalidRequestError("The body is nested too deeply.")
+
+
+def _too_many_values() -> InvalidRequestError:
+    return InvalidRequestError(f"The body holds more than {MAX_VALUES} values.")
 
 
 def _no_constant(name: str) -> NoReturn:

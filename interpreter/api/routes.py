@@ -12,6 +12,7 @@ from tornado.web import Application, HTTPError, RequestHandler, StaticFileHandle
 
 from interpreter.api import admin, files, frames, health, notebooks, pages, runs, sessions, tools
 from interpreter.api.base import BaseHandler, Toolbox
+from interpreter.api.body import MAX_HELD_BYTES, Shares
 from interpreter.api.browsers import UnknownPathHandler
 from interpreter.api.cors import AllowedOrigins
 from interpreter.api.limits import RateLimiter
@@ -88,6 +89,7 @@ def make_toolbox(services: Services) -> Toolbox:
         Schemas(services.settings),
         RateLimiter(services.settings.rate_limit, time.monotonic),
         RateLimiter(FAILED_LOGINS_PER_MINUTE, time.monotonic),
+        Shares(max(MAX_HELD_BYTES, 4 * services.settings.max_body_bytes)),
     )
 
 

@@ -244,6 +244,25 @@ with open('leased') as file:
     assert kernel.run(code.replace("72", str(number))) == "EPERM\n" * 3 + "1\n"
 
 
+def test_no_room_on_the_disk_is_reserved(kernel: Boxed) -> None:
+    code = """
+with open('reserved', 'wb+') as file:
+    for mode in (0, 1, 0x10, 0x11, 0x20, 0x40, 1 << 32, 1 << 32 | 1, 1 << 32 | 3):
+        print(call(285, file.fileno(), mode, 0, 1 << 30))
+    room = ctypes.create_string_buffer((1 << 30).to_bytes(8, 'little').rjust(24, bytes(1)).ljust(48, bytes(1)))
+    for request in (0x40305828, 0x4030582a, 0x40305839, 1 << 32 | 0x4030582a):
+        print(call(16, file.fileno(), request, ctypes.addressof(room)))
+    print(os.fstat(file.fileno()).st_blocks)
+    file.write(bytes(100_000)); file.flush()
+    print(call(285, file.fileno(), 3, 0, 65536))
+    os.posix_fallocate(file.fileno(), 0, 200_000)
+    print(os.fstat(file.fileno()).st_size)
+"""
+    fallocate, ioctl = {"x86_64": ("285", "16")}.get(os.uname().machine, ("47", "29"))
+    code = code.replace("call(285,", f"call({fallocate},").replace("call(16,", f"call({ioctl},")
+    assert kernel.run(f"import os, ctypes\n{code}") == "ENOTSUP\n" * 13 + "0\n0\n200000\n"
+
+
 def _tries(address: str) -> str:
     return f"""
 import socket

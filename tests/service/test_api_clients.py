@@ -203,6 +203,40 @@ async def test_a_body_of_very_many_or_deep_values_is_400(api: Api, body: Any) ->
     assert (response.code, error_of(response)["type"]) == (400, "invalid_request")
 
 
+@pytest.mark.parametrize("piece", [b"[]", b"0", b'{"a":1}', b'"a,"'])
+async def test_a_body_of_far_too_many_values_is_not_even_parsed(
+    api: Api, piece: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Decoder:
+        def decode(self, text: str) -> Any:
+            raise AssertionError("it takes seconds in which nobody else is answered")
+
+    monkeypatch.setattr("interpreter.api.jsonbody._DECODER", Decoder())
+    body = b'{"code":[' + b",".join([piece] * 500_000) + b"]}"
+    reader, writer = await _send(api, _post(api, "run", body))
+    assert b" 400 " in await reader.readuntil(b"\r\n")
+    writer.close()
+
+
+async def test_the_bodies_of_one_token_hold_only_so_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interpreter.api.routes.MAX_HELD_BYTES", 0)  # so four of the largest bodies
+    api = await Api.start(tmp_path, max_body_bytes=100_000)
+    part = b'{"code":"' + b"#" * 90_000
+    unfinished = [await _send(api, _post(api, "run", part, length=99_000)) for _ in range(4)]
+    body = {"code": "#" * 60_000}
+    while (refused := await api.ask("POST", "/v1/runs", body, token="run")).code == 200:
+        pass  # what was sent has not all arrived
+    assert (refused.code, error_of(refused)["type"]) == (503, "unavailable")
+    assert (await api.ask("POST", "/v1/runs", body, token="admin")).code == 200
+    for _, writer in unfinished:
+        writer.close()
+    while (await api.ask("POST", "/v1/runs", body, token="run")).code == 503:
+        pass
+    await api.aclose()
+
+
 async def test_a_large_body_is_read_as_a_small_one(api: Api) -> None:
     code = "#" * 1_048_000
     response = await api.ask("POST", "/v1/runs", {"code": code, "tool_call_id": "é" * 200})

@@ -19,6 +19,7 @@ from tornado.websocket import websocket_connect
 
 from interpreter.api import validity
 from interpreter.errors import InvalidRequestError
+from interpreter.frontends.jupyter.channels import MAX_ODD_FRAMES, NO_JUPYTER
 from interpreter.frontends.jupyter.contents import content_of
 from interpreter.frontends.jupyter.ids import kernel_id_of, session_id_of
 from interpreter.models import new_id
@@ -408,11 +409,14 @@ async def test_a_client_that_cannot_come_back_takes_its_run_with_it(jupyter: Fro
     assert "The client went away." in run.notices
 
 
-async def _ended_runs(jupyter: Front) -> list[Any]:
+async def _ended_runs(jupyter: Front, count: int = 1) -> list[Any]:
     (model,) = read(await jupyter.ask("GET", "/api/kernels"))
     session_id = session_id_of(model["id"])
     principal = (await jupyter.tokens.authenticate(jupyter.secrets["run"])) or pytest.fail("no token")
-    runs = await jupyter.stack.runs_of(principal, session_id)
+    runs: list[Any] = []
+    while len(runs) < count:
+        await asyncio.sleep(0)
+        runs = await jupyter.stack.runs_of(principal, session_id)
     for run in runs:
         async for _ in await jupyter.stack.runs.events(principal, run.id):
             pass
@@ -562,6 +566,86 @@ async def test_nonsense_is_passed_over(jupyter: Front, frame: str | bytes) -> No
         assert text(await socket.run("print still here")) == "still here\n"
 
 
+@pytest.mark.parametrize("more", ["x" * 70_000, [[]] * 30_000], ids=["large", "many"])
+async def test_a_header_that_no_client_sends_is_nonsense(jupyter: Front, more: Any) -> None:
+    async with jupyter.kernel() as socket:
+        odd = socket.send("kernel_info_request", {}, more=more)
+        run = socket.execute("print still here")
+        seen = {odd: False, run: False}
+        while not seen[run]:
+            message = await socket.read()
+            assert message is not None
+            idle = message["content"].get("execution_state") == "idle"
+            seen[message["parent_header"].get("msg_id")] = idle
+        assert not seen[odd]
+
+
+async def test_who_sends_only_nonsense_is_sent_away(jupyter: Front, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    async with jupyter.kernel() as socket:
+        for _ in range(MAX_ODD_FRAMES + 1):
+            socket.connection.write_message("nonsense")
+        while await socket.read() is not None:
+            pass
+        assert socket.connection.close_code == NO_JUPYTER
+    assert len([record for record in caplog.records if "no message" in record.message]) == 1
+
+
+async def test_many_large_requests_are_refused(tmp_path: Path) -> None:
+    large = "#" * 5_000_000
+    async with front(tmp_path, max_code_bytes=6_000_000) as jupyter, jupyter.kernel() as socket:
+        runs = [socket.execute("print begun\nwait go")]
+        while (message := await socket.read()) is not None and message["msg_type"] != "stream":
+            pass
+        runs += [socket.execute(f"print x\n{large}") for _ in range(5)]
+        refused, waiting = [], set(runs)
+        while waiting:
+            message = await socket.read()
+            assert message is not None
+            msg_id = message["parent_header"]["msg_id"]
+            if message["msg_type"] == "error":
+                refused.append(msg_id)
+            if message["content"].get("execution_state") == "idle":
+                waiting.discard(msg_id)
+            if waiting == set(runs[:4]):
+                jupyter.stack.gateway.release("go")
+        assert refused == runs[4:]
+
+
+async def test_a_kernel_has_only_so_many_clients(jupyter: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("interpreter.frontends.jupyter.front.MAX_CONNECTIONS", 2)
+    kernel_id = await jupyter.start_kernel()
+    sockets = [await jupyter.connect(kernel_id) for _ in range(2)]
+    with pytest.raises(HTTPClientError) as caught:
+        await jupyter.connect(kernel_id)
+    assert caught.value.code == 429
+    for socket in sockets:
+        socket.connection.close()
+
+
+async def test_what_is_kept_for_a_client_is_bounded(
+    jupyter: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interpreter.frontends.jupyter.conversation.MAX_KEPT_BYTES", 500)
+    monkeypatch.setattr("interpreter.frontends.jupyter.conversation.MAX_KEPT_ENDS", 500)
+    kernel_id = await jupyter.start_kernel()
+    socket = await jupyter.connect(kernel_id, session_id="tab-1")
+    runs = [socket.execute("print begun\nwait go"), *(socket.execute("print x") for _ in range(5))]
+    while (message := await socket.read()) is not None and message["msg_type"] != "stream":
+        pass
+    socket.connection.close()
+    while read(await jupyter.ask("GET", f"/api/kernels/{kernel_id}"))["connections"]:
+        pass
+    jupyter.stack.gateway.release("go")
+    await _ended_runs(jupyter, len(runs))
+    again = await jupyter.connect(kernel_id, session_id="tab-1")
+    last, kept = again.execute("print last"), 0
+    while (message := await again.read()) is not None and message["parent_header"].get("msg_id") != last:
+        kept += 1
+    assert 0 < kept < 10
+    again.connection.close()
+
+
 async def test_every_request_gets_a_reply_and_idle(jupyter: Front) -> None:
     async with jupyter.kernel() as socket:
         await socket.run("print one")
@@ -672,6 +756,16 @@ def test_a_model_of_no_file_is_refused(model: dict[str, str], param: str) -> Non
     with pytest.raises(InvalidRequestError) as raised:
         content_of(model)
     assert raised.value.param == param
+
+
+async def test_a_notebook_of_very_many_values_is_a_file_only(jupyter: Front) -> None:
+    await jupyter.start_kernel()
+    text = json.dumps({"cells": [[]] * 200_000})
+    put = {"type": "file", "format": "text", "content": text}
+    await jupyter.ask("PUT", "/api/contents/n.ipynb", put)
+    refused = await jupyter.ask("GET", "/api/contents/n.ipynb")
+    assert (refused.code, "too many values" in read(refused)["message"]) == (400, True)
+    assert read(await jupyter.ask("GET", "/api/contents/n.ipynb?type=file"))["content"] == text
 
 
 async def test_contents_are_made_moved_copied_and_deleted(jupyter: Front) -> None:

@@ -6,6 +6,7 @@ It is answered with 101 at once: the slow part of a start was the POST's. Some c
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable
 from typing import Any, ClassVar
 
@@ -28,6 +29,11 @@ log = logging.getLogger(__name__)
 
 PING_INTERVAL = 30.0  # seconds, Jupyter Server's
 MAX_CLIENT_ID = 256
+MAX_BURST = 32  # frames of one client that are read in a row; then it is the others' turn
+COSTLY = 0.002  # seconds of the loop that a frame may take; after one that took more …
+PEACE = 4  # … nothing is read of its client for so many times as long
+MAX_ODD_FRAMES = 100  # after so many that are no messages the client is sent away
+NO_JUPYTER = 1003  # of WebSocket's codes the one for data that can't be accepted
 TOKEN_ENDED = 1008  # of WebSocket's codes the one for a policy that is violated
 _TOO_LARGE = "[An output was too large to be shown here]"
 
@@ -78,6 +84,7 @@ class ChannelsHandler(WebSocketHandler, JupyterHandler):
     profile = Profile.of(v1=False, user_agent="")
     _conversation: Conversation | RefusedKernel | None = None
     _watch: "asyncio.Task[None] | None" = None
+    _burst = _odd_frames = 0
 
     async def get(self, *args: Any, **kwargs: Any) -> None:
         if self._finished:
@@ -124,12 +131,26 @@ class ChannelsHandler(WebSocketHandler, JupyterHandler):
         self.close(TOKEN_ENDED, "The token was revoked or has expired.")
 
     def on_message(self, message: str | bytes) -> Awaitable[None] | None:
+        self._burst = (self._burst + 1) % MAX_BURST
+        start, waiting = time.thread_time(), None
         try:
             request = decode(message, v1=self.profile.v1)
         except BadMessageError:
-            log.info("A frame on a Jupyter websocket was no message; it is ignored.")
-            return None
-        return self._conversation.receive(request) if self._conversation is not None else None
+            self._ignore_odd_frame()
+        else:
+            waiting = self._conversation.receive(request) if self._conversation is not None else None
+        # What has come already is read without a pause, unless we make one.
+        spent = time.thread_time() - start
+        if waiting is None and (spent > COSTLY or self._burst == 0):
+            return asyncio.sleep(PEACE * spent)
+        return waiting
+
+    def _ignore_odd_frame(self) -> None:
+        self._odd_frames += 1
+        if self._odd_frames == 1:
+            log.info("A frame on a Jupyter websocket was no message; such are ignored.")
+        elif self._odd_frames > MAX_ODD_FRAMES:
+            self.close(NO_JUPYTER, "These frames are no Jupyter messages.")
 
     def on_close(self) -> None:
         if self._watch is not None:

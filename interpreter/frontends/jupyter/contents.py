@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable
 
 from interpreter.errors import InvalidRequestError
+from interpreter.jsontext import has_too_many
 from interpreter.models import JSON, to_iso
 from interpreter.workspace import FileInfo, mime_type_of
 
@@ -83,7 +84,10 @@ def with_content(model: JSON, data: bytes, wanted_format: str | None) -> JSON:
     """The model of a file with its content: a notebook's as JSON, else text or Base64."""
     if model["type"] == "notebook":
         try:
-            return {**model, "content": json.loads(data), "format": "json"}
+            text = data.decode()
+            if has_too_many(text):
+                raise InvalidRequestError("The notebook holds too many values; get it with `type=file`.")
+            return {**model, "content": json.loads(text), "format": "json"}
         except (ValueError, RecursionError) as error:
             raise InvalidRequestError("The notebook is no valid JSON; get it with `type=file`.") from error
     if wanted_format != "base64":

@@ -4,6 +4,7 @@ A path may begin with a kernel's id, which names its session. Any other path is 
 that the token uses: its own one, the one that has the path's folder, or the newest.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 from urllib.parse import quote
@@ -239,7 +240,8 @@ class ContentsHandler(JupyterHandler):
             data = await file.read(0, MAX_READ_BYTES)
         finally:
             await file.aclose()
-        return with_content(model, data, self.get_query_argument("format", None))
+        # In a thread: what code has written may take long.
+        return await asyncio.to_thread(with_content, model, data, self.get_query_argument("format", None))
 
     async def _write(self, session: Session, path: str, data: bytes) -> FileInfo:
         receiver = RawReceiver(self.services.workspaces, session, path)

@@ -30,7 +30,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FEED_INTERVAL = 0.5  # seconds of silence after which a client that counts them is sent a frame
-MAX_KEPT_BYTES = 16 * 1024**2  # of output for a client that is away
+MAX_KEPT_BYTES = 16 * 1024**2  # of output for a client that is away …
+MAX_KEPT_ENDS = 4 * 1024**2  # … and so many more of what tells how its requests ended
+MAX_PENDING_BYTES = 16 * 1024**2  # of requests that wait or are being answered
 MAX_ANSWERING = 64  # requests other than runs at once
 FLUSH_TIMEOUT = 2.0  # seconds for the last messages of a session that ends
 GONE = "The client went away."
@@ -66,6 +68,7 @@ class Conversation:
         self._queue: deque[Request] = deque()
         self._behind_error: int | None = None
         self._answering = 0
+        self._answering_bytes = 0
         self._worker: asyncio.Task[None] | None = None
 
     @property
@@ -152,8 +155,9 @@ class Conversation:
     def _keep(self, message: Outgoing) -> None:
         if not self._resumable or self._hub.ended:
             return
-        size = json_size(message.content)
-        if message.msg_type in _ALWAYS_KEPT or self._kept_bytes + size <= MAX_KEPT_BYTES:
+        size = json_size(message.content) + json_size(message.parent)
+        room = MAX_KEPT_BYTES + (MAX_KEPT_ENDS if message.msg_type in _ALWAYS_KEPT else 0)
+        if self._kept_bytes + size <= room:
             self._kept.append(message)
             self._kept_bytes += size
 
@@ -163,22 +167,26 @@ class Conversation:
         """Take a request, which is answered in a task. Who sends too many waits for what is returned."""
         if request.msg_type == "interrupt_request":
             self._hub.note_interrupt()
+        pending = self._answering_bytes + sum(waiting.size for waiting in self._queue)
+        too_many_bytes = pending + request.size > MAX_PENDING_BYTES
         if request.msg_type == "execute_request":
-            if len(self._queue) > self._hub.settings.max_queued_runs:
+            if too_many_bytes or len(self._queue) > self._hub.settings.max_queued_runs:
                 return self._refuse_at_once(request)
             self._queue.append(request)
             if self._worker is None or self._worker.done():
                 self._worker = self._hub.background.spawn(self._work())
             return None
-        if self._answering >= MAX_ANSWERING:
+        if too_many_bytes or self._answering >= MAX_ANSWERING:
             return self._answer(request)
         self._answering += 1
+        self._answering_bytes += request.size
         task = self._hub.background.spawn(self._answer(request))
-        task.add_done_callback(self._answered)
+        task.add_done_callback(lambda _: self._answered(request.size))
         return None
 
-    def _answered(self, task: "asyncio.Task[None]") -> None:
+    def _answered(self, size: int) -> None:
         self._answering -= 1
+        self._answering_bytes -= size
 
     async def _answer(self, request: Request) -> None:
         hub, parent = self._hub, request.header

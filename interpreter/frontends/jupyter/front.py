@@ -5,7 +5,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from interpreter.api.base import Toolbox
-from interpreter.errors import InterpreterError
+from interpreter.errors import InterpreterError, RateLimitedError
 from interpreter.frontends.chats import METADATA_KEY, ChatSessions
 from interpreter.frontends.images import ImageShrinker
 from interpreter.frontends.jupyter.conversation import Conversation
@@ -27,6 +27,7 @@ SHARED_KEY = "the token's own"
 MAX_REFUSALS = 1000
 MAX_WAITING = 1000  # messages on their way to a client that only watches
 MAX_CLIENTS = 32  # of one kernel, those that are away included
+MAX_CONNECTIONS = 256  # of one kernel
 
 
 class Hub:
@@ -52,11 +53,18 @@ class Hub:
         return sum(client.connected for client in self._clients.values())
 
     def enter(self, token: TokenInfo, client_id: str | None) -> Conversation:
-        """The conversation of a client; the one that it had when it names itself again."""
+        """The conversation of a client; the one that it had when it names itself again.
+
+        Raises RateLimitedError.
+        """
         known = self._clients.get(client_id or "")
         if known is not None and known.token_id == token.id:
             return known
         self.forget_idle()
+        if self.connections >= MAX_CONNECTIONS:
+            raise RateLimitedError(
+                "Too many clients are connected to this kernel; close some.", retry_after=1
+            )
         conversation = Conversation(self, token, resumable=client_id is not None)
         self._clients[client_id if client_id and known is None else new_id()] = conversation
         return conversation

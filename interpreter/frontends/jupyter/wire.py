@@ -15,21 +15,25 @@ from datetime import UTC, datetime
 from typing import Any
 
 from interpreter.api.jsonbody import dump_json
+from interpreter.jsontext import count_values
 from interpreter.messages import PROTOCOL_VERSION, BadMessageError
 from interpreter.models import JSON, to_iso
 
 _CONTROL = frozenset({"interrupt_request", "shutdown_request", "debug_request"})
 _SERVER_SESSION = uuid.uuid4().hex
+_MAX_VALUES = 100_000
+_MAX_HEADER_BYTES = 64 * 1024  # it is repeated in each answer; no client's has a thousand
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client sent. ``header`` is repeated in all answers as it came, odd dates too."""
+    """What a client sent. ``header`` is repeated in all answers as it came, odd dates too; ``size`` is the frame's."""
 
     channel: str
     msg_type: str
     header: Mapping[str, Any]
     content: Mapping[str, Any]
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,25 +51,27 @@ def decode(frame: bytes | str, *, v1: bool) -> Request:
     """The request in a frame. BadMessageError for anything that is none."""
     try:
         if isinstance(frame, str):
-            data = json.loads(frame)
+            data = _load(frame)
         elif v1:
             data = _read_v1(frame)
         else:
             data = _read_legacy_binary(frame)
-        return _request(data)
+        return _request(data, len(frame))
     except BadMessageError:
         raise
     except (ValueError, LookupError, TypeError, AttributeError, struct.error, RecursionError) as error:
         raise BadMessageError("not a Jupyter message") from error
 
 
-def _request(data: Mapping[str, Any]) -> Request:
+def _request(data: Mapping[str, Any], size: int) -> Request:
     header, content = data["header"], data.get("content")
     msg_type = header["msg_type"]
     if not isinstance(msg_type, str) or not isinstance(header, dict):
         raise BadMessageError("no message type")
+    if size > _MAX_HEADER_BYTES and len(dump_json(header)) > _MAX_HEADER_BYTES:
+        raise BadMessageError("the header is too large")
     channel = data.get("channel") or ("control" if msg_type in _CONTROL else "shell")
-    return Request(str(channel), msg_type, header, content if isinstance(content, dict) else {})
+    return Request(str(channel), msg_type, header, content if isinstance(content, dict) else {}, size)
 
 
 def _read_v1(frame: bytes) -> JSON:
@@ -75,16 +81,24 @@ def _read_v1(frame: bytes) -> JSON:
     offsets = struct.unpack_from(f"<{count}Q", frame, 8)
     parts = [frame[start:end] for start, end in itertools.pairwise(offsets)]
     names = ("header", "parent_header", "metadata", "content")
-    return {"channel": parts[0].decode(), **dict(zip(names, map(json.loads, parts[1:5]), strict=True))}
+    return {"channel": parts[0].decode(), **dict(zip(names, map(_load, parts[1:5]), strict=True))}
 
 
 def _read_legacy_binary(frame: bytes) -> Any:
     """With buffers: their number and offsets as u32, big endian, then the JSON. Or JSON as it is."""
     if frame[:1] == b"{":
-        return json.loads(frame)
+        return _load(frame)
     count, start = struct.unpack_from("!2I", frame)
     (end,) = struct.unpack_from("!I", frame, 8) if count > 1 else (len(frame),)
-    return json.loads(frame[start:end])
+    return _load(frame[start:end])
+
+
+def _load(text: str | bytes) -> Any:
+    """The value of JSON. BadMessageError for so many values that others would wait while it is parsed."""
+    text = text if isinstance(text, str) else text.decode()
+    if count_values(text) > _MAX_VALUES:
+        raise BadMessageError("too many values")
+    return json.loads(text)
 
 
 def encode(message: Outgoing, *, v1: bool) -> bytes:

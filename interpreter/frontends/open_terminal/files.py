@@ -12,6 +12,7 @@ from interpreter.frontends.languages import cell_of
 from interpreter.frontends.open_terminal.base import FOLDER_MARK, TerminalHandler, operation
 from interpreter.frontends.open_terminal.document import HOME
 from interpreter.frontends.open_terminal.search import read_matches, read_patterns, search_script
+from interpreter.jsontext import has_too_many
 from interpreter.models import JSON
 from interpreter.workspace import FileInfo
 
@@ -320,7 +321,8 @@ def _entries(files: list[FileInfo], folder: str) -> list[JSON]:
 def parse_notebook(content: bytes) -> JSON:
     """The notebook of a file. Raises InvalidRequestError."""
     try:
-        notebook = json.loads(content)
+        text = content.decode()
+        notebook = None if has_too_many(text) else json.loads(text)
     except (ValueError, RecursionError):
         notebook = None
     if not isinstance(notebook, dict) or not isinstance(notebook.get("cells"), list):

@@ -62,6 +62,10 @@ MODE_ARGUMENTS = {
 TEMPORARY_FILE = os.O_TMPFILE & ~os.O_DIRECTORY  # a file without a name, which may get one later
 OPEN_ARGUMENTS = {"open": (1, 2), "openat": (2, 3)}  # flags, mode
 TERMINAL_INJECTION = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
+# To reserve room on a disk takes no time, however much it is, and with FALLOC_FL_KEEP_SIZE no limit of a file's size
+# holds. Refused with EOPNOTSUPP, as by file systems that can't: programs then write. Only holes may be made.
+PUNCH_HOLE = 0x03
+PREALLOCATION = (0x40305828, 0x4030582A, 0x40305839)  # FS_IOC_RESVSP, FS_IOC_RESVSP64, FS_IOC_ZERO_RANGE
 # Who opens a file that somebody holds a lease of waits for up to 45 s: the gateway, and every session where the
 # files of Python belong to the kernels' user.
 LEASES = (1024, 1040)  # F_SETLEASE, F_SETDELEG
@@ -121,6 +125,10 @@ def _argument_rules(rules: Any, library: Any) -> None:
                 )  # fmt: skip
     for command in LEASES:
         _deny(rules, library, eperm, "fcntl", library.Arg(1, library.MASKED_EQ, 0xFFFFFFFF, command))
+    unsupported = library.ERRNO(errno.EOPNOTSUPP)
+    _deny(rules, library, unsupported, "fallocate", library.Arg(1, library.NE, PUNCH_HOLE))
+    for request in PREALLOCATION:
+        _deny(rules, library, unsupported, "ioctl", library.Arg(1, library.MASKED_EQ, 0xFFFFFFFF, request))
     for request in TERMINAL_INJECTION:
         _deny(rules, library, eperm, "ioctl", library.Arg(1, library.MASKED_EQ, 0xFFFFFFFF, request))
 

@@ -23,6 +23,9 @@ SMALL_FILE = (
 )  # bytes that a file may have when the workspace is full: else no program could be started
 SHORT_OF_MEMORY = 0.6  # of the limit; what is reserved and was never used counts against it too
 SLACK = 16 * MIB  # growth that is tolerated once writing has been stopped
+OVERSHOOT = (
+    1024 * MIB
+)  # above the limit, which no disk is filled with between two looks: ends the sandbox at once
 MAX_SOCKET_FOLDER = 64  # entries of the socket folder: a kernel makes five
 MAX_FAILURES = 20  # looks in a row
 MAX_TIME_OVER = 2.0  # seconds in which a sandbox has to end after its kernel
@@ -191,7 +194,7 @@ class Watchdog:
                 processes.set_file_size(self._pids(), limits.largest_file_bytes, self._watched.uid)
                 self._full = None
             return None
-        if self._grew(usage):
+        if self._grew(usage) or usage.size > limits.workspace_bytes + OVERSHOOT:
             return f"workspace full (limit {size_text(limits.workspace_bytes)})"
         if self._up_at is not None:
             processes.set_file_size(self._pids(), SMALL_FILE, self._watched.uid)
