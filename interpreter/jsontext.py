@@ -20,6 +20,7 @@ MAX_MEMBERS = 1000
 
 _CONTAINER = 4
 _PIECE_ITEMS = 20_000
+_PIECE_CHARS = 1 << 16  # of a text whose values are counted
 _FEW = 5000  # so many may be counted too high
 _DEPTH = 30  # levels of a member that is measured; plotly's and Vega's have about six
 _LARGE_TEXT = 1 << 18  # characters
@@ -47,10 +48,6 @@ def _items() -> "re.Pattern[str]":
 
 _MARK = uuid.uuid4().hex  # which no text holds, as nobody is told
 _MARKS = re.compile(rf'"{_MARK}([0-9]+)"'.encode())
-# A string that is cut off counts, too: else each of its escaped quotes would be tried as the begin of one.
-_CUT_STRING = r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)'
-_STRINGS = re.compile(_CUT_STRING, re.DOTALL)
-_PIECE = re.compile(rf'(?:[^"]++|{_CUT_STRING}){{1,{_PIECE_ITEMS}}}+', re.DOTALL)
 _SCALAR = re.compile(rf'{_STRING}|[^\s,\[\]{{}}":]++', re.DOTALL)
 _OPEN = re.compile(r"[\[{]")
 _CLOSE = re.compile(r"[\]}]")
@@ -81,9 +78,13 @@ def count_values(text: str) -> int:
     count = _count(text)
     if count <= _FEW or '"' not in text:
         return count
-    count = 0  # of what is not in strings
-    for piece in _PIECE.finditer(text):
-        count += _count(_STRINGS.sub("", piece[0]))
+    if "\\" in text:
+        text = text.replace(r"\\", "").replace(r"\"", "")  # each quote that is left begins or ends a string
+    count, within = 1, 0
+    for start in range(0, len(text), _PIECE_CHARS):
+        parts = text[start : start + _PIECE_CHARS].split('"')
+        count += _count("".join(parts[within::2])) - 1  # every other part is of a string
+        within = (within + len(parts) - 1) % 2
         if count > MAX_VALUES:
             break
     return count

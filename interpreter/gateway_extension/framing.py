@@ -10,6 +10,8 @@ GREETING_BYTES = 64
 MORE, LONG, COMMAND = 1, 2, 4
 PART_BYTES = 128
 """What a part takes of memory beside its content."""
+MAX_PARTS = 4096
+"""Of a message. The service takes no more of one either (`interpreter.messages`), and each takes time."""
 MAX_COMMAND_BYTES = 4096
 MAX_COMMANDS = 100
 """Of a connection. Two kernels' sides say one each, at the start."""
@@ -40,11 +42,13 @@ class Framing:
         self._on_message = on_message
         self._greeting = b""
         self._head = b""  # the beginning of a frame whose size is not known yet
-        self._left = 0  # bytes of the present frame that are still to come
+        self.left = 0
+        """Bytes of the present frame that are still to come."""
         self._keeps = True  # whether they are passed on
         self._ends = False  # whether the message ends with them
         self._untold = 0  # bytes of the present message that were left out without a note
         self._passed = 0  # cost of the present message so far
+        self._parts = 0  # of the present message so far
         self._commands = 0
 
     def passed(self, data: bytes) -> bytes:
@@ -58,16 +62,16 @@ class Framing:
             out.append(begin)
             view = view[len(begin) :]
         while view:
-            if self._left:
-                part = view[: self._left]
+            if self.left:
+                part = view[: self.left]
                 view = view[len(part) :]
-                self._left -= len(part)
+                self.left -= len(part)
                 if self._keeps:
                     out.append(part)
             else:
                 view = self._begin(view, out)
-            if not self._left and self._ends:
-                self._ends, self._untold = False, 0
+            if not self.left and self._ends:
+                self._ends, self._untold, self._parts = False, 0, 0
                 size, self._passed = self._passed, 0
                 self._on_message(size)
         # A part of what came that is as long as it is the whole; a frame's head that was kept back is not.
@@ -85,32 +89,35 @@ class Framing:
             self._head = head
             return view
         self._head = b""
-        self._left = int.from_bytes(head[1:], "big")
+        self.left = int.from_bytes(head[1:], "big")
         self._decide(flags, head, out)
         return view
 
     def _decide(self, flags: int, head: bytes, out: list[bytes | memoryview]) -> None:
         if flags & COMMAND:
             self._commands += 1
-            if flags & MORE or self._left > MAX_COMMAND_BYTES or self._commands > MAX_COMMANDS:
+            if flags & MORE or self.left > MAX_COMMAND_BYTES or self._commands > MAX_COMMANDS:
                 raise ProtocolError
             self._keeps = True
             out.append(head)
             return
+        self._parts += 1
+        if self._parts > MAX_PARTS:
+            raise ProtocolError
         self._ends = not flags & MORE
         room = self._max_message_bytes - self._passed
         # What was left out without a note has to be told by the last part, whatever that one is.
-        self._keeps = self._left + PART_BYTES <= room and not (self._ends and self._untold)
+        self._keeps = self.left + PART_BYTES <= room and not (self._ends and self._untold)
         if self._keeps:
-            self._passed += self._left + PART_BYTES
+            self._passed += self.left + PART_BYTES
             out.append(head)
         elif self._ends or room > 2 * PART_BYTES:
-            note = b"%s%d}" % (LEFT_OUT, self._left + self._untold)
+            note = b"%s%d}" % (LEFT_OUT, self.left + self._untold)
             self._untold = 0
             self._passed += len(note) + PART_BYTES
             out.append(bytes((flags & MORE, len(note))) + note)
         else:
-            self._untold += self._left
+            self._untold += self.left
 
 
 def _check_greeting(begin: bytes) -> None:

@@ -8,7 +8,7 @@ import zmq
 from zmq.eventloop.zmqstream import ZMQStream
 
 from interpreter.gateway_extension.framing import cost
-from interpreter.gateway_extension.gate import CHEAP_BYTES, gate_of
+from interpreter.gateway_extension.gate import CHEAP_BYTES, MANY_PARTS, gate_of
 
 MAX_AT_ONCE = 32
 """Messages; then it is the others' turn."""
@@ -21,6 +21,7 @@ class GatedStream(ZMQStream):
     def __init__(self, socket: "zmq.Socket[Any]", io_loop: Any = None) -> None:
         super().__init__(socket, io_loop)
         self._gate = gate_of(socket)
+        self._received_in = 0.0  # seconds, the present message
 
     def _handle_events(self, fd: Any, events: int) -> None:
         """Upstream takes one message, and asks the socket four times what its state is."""
@@ -53,20 +54,22 @@ class GatedStream(ZMQStream):
             self._run_callback(self._recv_callback, message)
             if self.socket is None or not self._may_receive():
                 return False
-            if self._recv_callback is None or self._flushed:
+            if self._recv_callback is None or self._flushed or len(message) > MANY_PARTS:
                 break
         return True
 
     def _receive(self) -> list[Any]:
         """As `recv_multipart`, which asks the socket after each part whether it was the last."""
-        if not self._recv_copy:
-            return self.socket.recv_multipart(_NOBLOCK, copy=False)
         parts: list[Any] = []
+        start = None
         more = True
         while more:
             frame = self.socket.recv(_NOBLOCK, copy=False)
-            parts.append(frame.bytes)
+            parts.append(frame.bytes if self._recv_copy else frame)
             more = frame.more
+            if len(parts) == MANY_PARTS:  # to look at the clock for fewer would cost more
+                start = time.thread_time()
+        self._received_in = 0.0 if start is None else time.thread_time() - start
         return parts
 
     def _may_receive(self) -> bool:
@@ -99,12 +102,14 @@ class GatedStream(ZMQStream):
         if self._gate is None or callback is not self._recv_callback:
             super()._run_callback(callback, *args, **kwargs)
             return
-        size = cost(map(len, args[0]))
+        size, parts = cost(map(len, args[0])), len(args[0])
+        received_in, self._received_in = self._received_in, 0.0
         start = time.thread_time() if size > CHEAP_BYTES else None
         try:
             super()._run_callback(callback, *args, **kwargs)
         finally:
-            self._gate.took(size, 0.0 if start is None else time.thread_time() - start)
+            seconds = 0.0 if start is None else time.thread_time() - start
+            self._gate.took(size, received_in + seconds, parts)
 
     def hold(self, held: bool) -> None:
         """As `Gate.hold`."""

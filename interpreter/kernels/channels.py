@@ -29,7 +29,9 @@ from interpreter.models import new_id
 log = logging.getLogger(__name__)
 
 MAX_FRAME_BYTES = 32 * 1024**2
-LARGE_FRAME_BYTES = 1024**2  # above the streams and results of most runs
+LARGE_FRAME_BYTES = 64 * 1024  # above the streams and results of most runs; read in a turn
+SMALL_FRAME_BYTES = 4 * 1024  # what is no larger is always read at once
+CHEAP = 0.00025  # seconds of the processor that reading a message at once may take without consequence
 PEACE = 2  # after a costly message that took t seconds its kernel is not listened to for PEACE * t seconds …
 MAX_PEACE = 3.0  # … or so many; it waits, as the gateway does
 CLOSE_KERNEL_GONE = 4404  # our own gateway extension's close code for a deleted or dead kernel
@@ -196,20 +198,24 @@ class KernelChannels:
             self._on_gone("The service failed to read what the kernel said.")
 
     async def _read_until_closed(self, connection: WebSocketClientConnection) -> None:
-        """Deliver messages until the socket closes (a frame over the limit closes it, too)."""
+        """Deliver messages until the socket closes (a frame over the limit closes it, too).
+
+        Whoever owes for what was read at once waits for a turn with all but the small ones.
+        """
+        turns = self._gateway.large_messages
         sock = None if self._batched else _socket_of(connection)  # our gateway waits for no acknowledgement
         while (frame := await connection.read_message()) is not None:
             _acknowledge_now(sock)
             for message in self._messages_of(frame):
-                if len(message) > LARGE_FRAME_BYTES:
-                    await self._take_large(message)
+                if len(message) <= SMALL_FRAME_BYTES:
+                    self._take(message)
+                elif len(message) <= LARGE_FRAME_BYTES and not turns.owes(self.kernel_id):
+                    start = time.thread_time()
+                    self._take(message)
+                    if (spent := time.thread_time() - start) > CHEAP:
+                        turns.charge(self.kernel_id, spent)
                 else:
-                    try:
-                        taken = decode(message, v1=self._v1)
-                    except BadMessageError:
-                        log.warning(NO_MESSAGE)
-                    else:
-                        self._on_message(taken)
+                    await self._take_large(message)
 
     def _messages_of(self, frame: bytes | str) -> Sequence[bytes | memoryview | str]:
         if not self._batched or isinstance(frame, str):
@@ -220,8 +226,16 @@ class KernelChannels:
             log.warning(NO_MESSAGE)
             return ()
 
+    def _take(self, frame: bytes | memoryview | str) -> None:
+        try:
+            message = decode(frame, v1=self._v1)
+        except BadMessageError:
+            log.warning(NO_MESSAGE)
+        else:
+            self._on_message(message)
+
     async def _take_large(self, frame: bytes | memoryview | str) -> None:
-        """Takes what takes long: other sessions go on meanwhile, and have their turn after it.
+        """Takes what may take long: other sessions go on meanwhile, and have their turn after it.
 
         To read JSON holds up all threads, so half of the time belongs to small messages, and to large ones of kernels
         that send few, however many kernels send many.

@@ -52,6 +52,14 @@ class Turns:
         self._peace_until = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
+    def owes(self, kernel_id: str) -> bool:
+        """Whether the kernel cost much lately."""
+        return self._debts.of(kernel_id, self._clock()) > 0
+
+    def charge(self, kernel_id: str, spent: float) -> None:
+        """The kernel took so many seconds of the processor without a turn."""
+        self._debts.add(kernel_id, spent, self._clock())
+
     async def begin(self, kernel_id: str) -> None:
         """Wait for a turn."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()

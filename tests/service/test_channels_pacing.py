@@ -15,10 +15,17 @@ from interpreter.kernels import channels
 from interpreter.kernels.channels import LARGE_FRAME_BYTES, KernelChannels
 from interpreter.kernels.gateway import Gateway
 from interpreter.kernels.target import GatewayTarget
+from interpreter.kernels.turns import COSTLY
 from interpreter.messages import V1_SUBPROTOCOL, Message, encode
 
 SMALL = 50  # messages of the normal kernel
 KERNELS = 6
+TEXTS = {
+    "heavy": ["x" * (LARGE_FRAME_BYTES + 1)] * 3,
+    "medium": ["x" * 10_000] * 3,
+    "figure": ["x" * 300_000],
+    "normal": ["small"] * SMALL,
+}
 PATIENCE = 60.0  # seconds; far more than anything here takes
 
 
@@ -35,8 +42,7 @@ class Speaks(WebSocketHandler):
         return V1_SUBPROTOCOL
 
     def open(self, name: str) -> None:
-        heavy = ["x" * (LARGE_FRAME_BYTES + 1)] * 3
-        for text in heavy if name == "heavy" else ["small"] * SMALL:
+        for text in TEXTS[name]:
             self.write_message(frame(text), binary=True)
 
 
@@ -66,7 +72,7 @@ async def test_a_normal_kernel_is_heard_while_a_heavy_one_has_to_wait(
     def hear_heavy(_: Message) -> None:
         nonlocal heavy
         heavy += 1
-        end = time.thread_time() + 2 * channels.COSTLY
+        end = time.thread_time() + 2 * COSTLY
         while time.thread_time() < end:  # … once a message took the processor so long
             pass
         began.set()
@@ -147,3 +153,51 @@ async def test_who_says_much_in_little_time_does_not_wait(monkeypatch: pytest.Mo
         await one.connect(timeout=PATIENCE)
         await done.wait()
         await one.aclose()
+
+
+async def taken_in_turn(name: str, monkeypatch: pytest.MonkeyPatch, *, cost: float = 0.0) -> int:
+    """How many messages of the kernel were read by a thread, when to hear each costs so many seconds."""
+    in_turn, heard, decode = 0, 0, channels._decode_timed
+    done = asyncio.Event()
+
+    def count(data: bytes | memoryview | str, v1: bool) -> tuple[Message, float]:
+        nonlocal in_turn
+        in_turn += 1
+        return decode(data, v1)
+
+    def hear(_: Message) -> None:
+        nonlocal heard
+        heard += 1
+        end = time.thread_time() + cost
+        while time.thread_time() < end:
+            pass
+        if heard == len(TEXTS[name]):
+            done.set()
+
+    monkeypatch.setattr(channels, "_decode_timed", count)
+    async with serving() as gateway, asyncio.timeout(PATIENCE):
+        one = KernelChannels(
+            gateway, name, on_message=hear, on_reconnect=lambda: None, on_gone=lambda _: None
+        )
+        await one.connect(timeout=PATIENCE)
+        await done.wait()
+        await one.aclose()
+    return in_turn
+
+
+async def test_what_may_hold_up_others_is_read_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await taken_in_turn("figure", monkeypatch) == 1
+
+
+@pytest.mark.parametrize("name", ["medium", "normal"])
+async def test_what_costs_little_is_read_at_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await taken_in_turn(name, monkeypatch) == 0
+
+
+async def test_who_owes_for_what_was_read_at_once_waits_for_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await taken_in_turn("medium", monkeypatch, cost=2 * COSTLY) == 2
+
+
+async def test_many_that_cost_a_little_each_make_a_debt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TEXTS, "medium", ["x" * 10_000] * 100)
+    assert await taken_in_turn("medium", monkeypatch, cost=4 * channels.CHEAP) > 10

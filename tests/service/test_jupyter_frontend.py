@@ -623,9 +623,7 @@ async def test_a_kernel_has_only_so_many_clients(jupyter: Front, monkeypatch: py
         socket.connection.close()
 
 
-async def test_what_is_kept_for_a_client_is_bounded(
-    jupyter: Front, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_kept_for_a_client_is_bounded(jupyter: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interpreter.frontends.jupyter.conversation.MAX_KEPT_BYTES", 500)
     monkeypatch.setattr("interpreter.frontends.jupyter.conversation.MAX_KEPT_ENDS", 500)
     kernel_id = await jupyter.start_kernel()

@@ -8,6 +8,7 @@ from interpreter.gateway_extension.framing import (
     LEFT_OUT,
     MAX_COMMAND_BYTES,
     MAX_COMMANDS,
+    MAX_PARTS,
     PART_BYTES,
     Framing,
     ProtocolError,
@@ -95,6 +96,12 @@ def test_other_parts_stand_for_nothing(part: bytes) -> None:
     assert left_out(part) == 0
 
 
+def test_messages_may_have_many_parts_each() -> None:
+    many = [b""] * MAX_PARTS
+    framing = Framing(10**9, lambda size: None)
+    assert read(framing.passed(GREETING + READY + wire(many, [b"x"], many))) == [many, [b"x"], many]
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -104,8 +111,9 @@ def test_other_parts_stand_for_nothing(part: bytes) -> None:
         GREETING + b"\x05\x01x",  # a command with more to come
         GREETING + b"\x06" + (MAX_COMMAND_BYTES + 1).to_bytes(8, "big"),
         GREETING + READY * (MAX_COMMANDS + 1),
+        GREETING + READY + b"\1\0" * (MAX_PARTS + 1),
     ],
-    ids=["zmtp1", "zmtp2", "mechanism", "command-more", "command-size", "commands"],
+    ids=["zmtp1", "zmtp2", "mechanism", "command-more", "command-size", "commands", "parts"],
 )
 def test_what_no_kernel_sends_ends_the_connection(data: bytes) -> None:
     with pytest.raises(ProtocolError):

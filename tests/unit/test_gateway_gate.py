@@ -15,8 +15,20 @@ import zmq
 import zmq.asyncio
 
 from interpreter.gateway_extension import descriptors
-from interpreter.gateway_extension.framing import cost, left_out
-from interpreter.gateway_extension.gate import Gate, Share, connect_again, connect_through_gate, gate_of
+from interpreter.gateway_extension.framing import MAX_PARTS, cost, left_out
+from interpreter.gateway_extension.gate import (
+    CAREFUL_CHUNK,
+    CHUNK,
+    COSTLY_FRAMES,
+    MANY_PARTS,
+    MAX_PEACE,
+    PEACE,
+    Gate,
+    Share,
+    connect_again,
+    connect_through_gate,
+    gate_of,
+)
 
 MIB = 1024**2
 
@@ -228,6 +240,78 @@ async def test_a_costly_message_counts_as_waiting_for_a_while(pair: Pair) -> Non
     parts = await pair.gateway.recv_multipart()
     pair.gate.took(cost(map(len, parts)), seconds=60)
     assert not pair.gate.is_open
+
+
+async def test_frames_that_take_long_are_followed_by_a_rest(pair: Pair) -> None:
+    await pair.kernel.send(b"first")
+    assert await pair.gateway.recv() == b"first"
+    pair.gate.read(COSTLY_FRAMES)
+    assert pair.gate.is_open
+    assert pair.gate.chunk == CHUNK
+    pair.gate.read(0.02)
+    assert not pair.gate.is_open
+    assert pair.gate.chunk == CAREFUL_CHUNK
+    await pair.kernel.send(b"second")
+    assert not await pair.gateway.poll(50)
+    assert await pair.gateway.recv() == b"second"
+    assert pair.gate.is_open
+
+
+async def test_the_time_that_frames_take_is_measured(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{Gate.__module__}.COSTLY_FRAMES", 0.0)
+    await pair.kernel.send(b"x" * 100_000)
+    assert await pair.gateway.recv() == b"x" * 100_000
+    assert pair.gate.chunk == CAREFUL_CHUNK
+
+
+async def test_a_message_of_many_parts_is_followed_by_a_rest(pair: Pair) -> None:
+    pair.gate.took(0, 2 * COSTLY_FRAMES, MANY_PARTS)
+    assert pair.gate.is_open
+    pair.gate.took(0, 2 * COSTLY_FRAMES, MANY_PARTS + 1)
+    assert not pair.gate.is_open
+
+
+async def test_gates_that_rest_together_rest_longer() -> None:
+    """All of them get their part of the time, not each."""
+    gates = [Gate(lambda: None, Share(MIB, MIB)) for _ in range(4)]
+    loop = asyncio.get_running_loop()
+    first, second, third, fourth = gates
+    begin = loop.time()
+    first.read(0.01)
+    second.read(0.01)
+    third.read(0.01)
+    third.read(0.01)  # what it had said before its rest
+    second.close()
+    fourth.read(60)
+    ends = [gate.rests_until - begin for gate in (first, third, fourth)]
+    assert ends == pytest.approx([PEACE * 0.01, PEACE * 0.01 * 6, MAX_PEACE], abs=0.02)
+    third.close()
+    fourth.close()
+    while not first.is_open:
+        await asyncio.sleep(0.01)
+    last = Gate(lambda: None, Share(MIB, MIB))
+    begin = loop.time()
+    last.read(0.01)
+    assert last.rests_until - begin == pytest.approx(PEACE * 0.01, abs=0.02)
+    first.close()
+    last.close()
+
+
+async def test_a_kernel_that_breaks_the_protocol_is_not_heard_before_it_is_restarted(pair: Pair) -> None:
+    await pair.kernel.send(b"first")
+    assert await pair.gateway.recv() == b"first"
+    await pair.kernel.send_multipart([b""] * (MAX_PARTS + 1))
+    await asyncio.sleep(0.1)  # the connection's end
+    sending = asyncio.ensure_future(pair.kernel.send(b"second"))
+    assert not await pair.gateway.poll(500)
+    sending.cancel()
+    pair.kernel.close(linger=0)
+    pair.kernel = pair.context.socket(zmq.DEALER)
+    pair.kernel.bind(pair.url)
+    connect_again(pair.gateway)
+    async with asyncio.timeout(10):
+        await pair.kernel.send(b"here again")
+        assert await pair.gateway.recv() == b"here again"
 
 
 async def test_who_is_not_this_process_gets_nothing(pair: Pair) -> None:

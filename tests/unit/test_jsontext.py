@@ -1,7 +1,9 @@
 """JSON with too many values: what is read of it, what stands for the rest, and how much that costs."""
 
 import json
+import time
 import tracemalloc
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -113,6 +115,33 @@ def test_no_value_is_overlooked_in_the_count(value: Any) -> None:
         return 1 + sum(map(count, inner))
 
     assert count_values(json.dumps(value)) >= count(value)
+
+
+@given(JSON_VALUES, st.integers(1, 7))
+def test_the_count_is_the_same_wherever_the_text_is_divided(value: Any, chars: int) -> None:
+    def count(item: Any) -> int:
+        if not isinstance(item, dict | list):
+            return 0
+        inner = item.values() if isinstance(item, dict) else item
+        return 4 + max(len(item) - 1, 0) + sum(map(count, inner))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jsontext, "_FEW", 0)
+        patch.setattr(jsontext, "_PIECE_CHARS", chars)
+        assert count_values(json.dumps(value)) == 1 + count(value)
+
+
+def test_to_count_takes_about_as_long_as_to_read() -> None:
+    def took(work: Callable[[str], Any], text: str) -> float:
+        times = []
+        for _ in range(5):
+            start = time.thread_time()
+            work(text)
+            times.append(time.thread_time() - start)
+        return min(times)
+
+    for text in ("[" + '",",' * 200_000 + "1]", "[" + r'"\"",' * 150_000 + "1]"):
+        assert took(count_values, text) < 4 * took(json.loads, text)
 
 
 @pytest.mark.parametrize("count", [MAX_MEMBERS, MAX_MEMBERS + 1, 200_000, 500_000])

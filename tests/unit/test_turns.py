@@ -109,6 +109,18 @@ async def test_who_owes_less_comes_first() -> None:
     assert order == ["little", "much"]
 
 
+def test_what_was_taken_without_a_turn_is_owed_and_forgotten() -> None:
+    clock = Clock()
+    turns = Turns(clock)
+    turns.charge("a", COSTLY)
+    assert not turns.owes("a")
+    turns.charge("a", COSTLY)
+    assert turns.owes("a")
+    assert not turns.owes("b")
+    clock.now += COSTLY / SHARE + 0.01
+    assert not turns.owes("a")
+
+
 async def test_peace_ends_by_itself() -> None:
     turns = Turns()
     await spend(turns, "heavy", 2 * COSTLY)
