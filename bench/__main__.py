@@ -17,7 +17,7 @@ async def speed(args: argparse.Namespace) -> list[Row]:
         rows = await service.latency(running, args.runs * 8)
         rows += [
             await raw.throughput(args.kernels, args.runs),
-            service.throughput(running, args.kernels, args.runs),
+            await service.throughput(running, args.kernels, args.runs),
         ]
         return [*rows, await raw.cold_start(args.starts), service.cold_start(running, args.starts)]
 

@@ -1,5 +1,6 @@
 """The service beside the baseline: the same work through REST, with auth and the record on."""
 
+import asyncio
 import http.client
 import json
 import os
@@ -11,14 +12,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from bench import raw
+from bench.connection import Connection
 from bench.report import Row
 
 SYSTEM = "service (REST)"
@@ -78,6 +79,10 @@ class Service:
 
     def client(self) -> Client:
         return Client(self.address, self.token)
+
+    def connection(self, session_id: str) -> Connection:
+        """One on the event loop, for a session."""
+        return Connection(self.address, self.token, session_id)
 
     def memory(self) -> tuple[float, float]:
         """Resident MB of the service, and of its gateway without the kernels."""
@@ -146,25 +151,27 @@ async def latency(service: Service, runs: int) -> list[Row]:
     ]
 
 
-def throughput(service: Service, sessions: int, runs: int) -> Row:
+async def throughput(service: Service, sessions: int, runs: int) -> Row:
     """Runs per second of so many sessions at once, each from a connection of its own."""
-    clients = [service.client() for _ in range(sessions)]
-    ids = [client.new_session() for client in clients]
-
-    def work(client: Client, session_id: str) -> None:
-        for _ in range(runs):
-            if client.run(session_id, "1+1")["status"] != "ok":
-                raise RuntimeError("a run failed")
-
-    with ThreadPoolExecutor(sessions) as pool:
+    client = service.client()
+    ids = [client.new_session() for _ in range(sessions)]
+    async with AsyncExitStack() as stack:
+        connections = [await stack.enter_async_context(service.connection(one)) for one in ids]
         begin = time.perf_counter()
-        list(pool.map(work, clients, ids))
+        async with asyncio.TaskGroup() as group:
+            for connection in connections:
+                group.create_task(_repeat(connection, runs))
         seconds = time.perf_counter() - begin
-    for client, session_id in zip(clients, ids, strict=True):
+    for session_id in ids:
         client.delete(session_id)
     return Row(
         f"throughput, {sessions} kernels", SYSTEM, sessions * runs / seconds, "runs/s", sessions * runs
     )
+
+
+async def _repeat(connection: Connection, runs: int) -> None:
+    for _ in range(runs):
+        await connection.run("1+1")
 
 
 def cold_start(service: Service, starts: int) -> Row:
