@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sandbox_kit import Boxed, boxed, kernel_argv
 
-from interpreter.gateway_extension.sandbox import processes
+from interpreter.gateway_extension.sandbox import processes, watchdog
 
 MIB = 1024**2
 SMALL = {"memory_bytes": 300 * MIB}
@@ -170,6 +170,15 @@ def test_a_kernel_starts_in_a_full_workspace_and_can_clean_it_up() -> None:
         assert kernel.run("import tempfile; tempfile.mkstemp(); print('ok')") == "ok\n"
         assert kernel.run("!rm -f old-*") == ""
         assert [path.name for path in kernel.workspace.glob("old-*")] == []
+
+
+def test_who_is_far_over_the_limit_is_ended_even_if_nothing_grows() -> None:
+    with boxed({"workspace_bytes": 32 * MIB}) as kernel:
+        with (kernel.workspace / "at-once").open(
+            "wb"
+        ) as file:  # between two looks, by whatever way there may be
+            os.posix_fallocate(file.fileno(), 0, 33 * MIB + watchdog.OVERSHOOT)
+        assert kernel.wait_for_death() == "workspace full (limit 32 MiB)"
 
 
 def test_one_file_can_not_fill_more_than_the_workspace() -> None:

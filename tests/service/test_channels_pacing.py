@@ -2,19 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
-from tornado.httpserver import HTTPServer
-from tornado.netutil import bind_sockets
-from tornado.web import Application
 from tornado.websocket import WebSocketHandler
+from websocket_kit import serving
 
 from interpreter.kernels import channels
 from interpreter.kernels.channels import LARGE_FRAME_BYTES, KernelChannels
-from interpreter.kernels.gateway import Gateway
-from interpreter.kernels.target import GatewayTarget
 from interpreter.kernels.turns import COSTLY
 from interpreter.messages import V1_SUBPROTOCOL, Message, encode
 
@@ -46,21 +40,6 @@ class Speaks(WebSocketHandler):
             self.write_message(frame(text), binary=True)
 
 
-@asynccontextmanager
-async def serving() -> AsyncIterator[Gateway]:
-    [listening] = bind_sockets(0, "127.0.0.1")
-    server = HTTPServer(Application([(r"/api/kernels/(\w+)/channels", Speaks)]))
-    server.add_socket(listening)
-    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    gateway = Gateway(GatewayTarget(url))
-    try:
-        yield gateway
-    finally:
-        gateway.close()
-        server.stop()
-        await server.close_all_connections()
-
-
 async def test_a_normal_kernel_is_heard_while_a_heavy_one_has_to_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -83,7 +62,7 @@ async def test_a_normal_kernel_is_heard_while_a_heavy_one_has_to_wait(
         if normal == SMALL:
             done.set()
 
-    async with serving() as gateway, asyncio.timeout(PATIENCE):
+    async with serving(Speaks) as gateway, asyncio.timeout(PATIENCE):
         opened = []
         for name, hear, heard in (("heavy", hear_heavy, began), ("normal", hear_normal, done)):
             one = KernelChannels(
@@ -121,7 +100,7 @@ async def test_large_messages_are_taken_one_after_another_whoever_sends_them(
         if heard == 3 * KERNELS:
             done.set()
 
-    async with serving() as gateway, asyncio.timeout(PATIENCE):
+    async with serving(Speaks) as gateway, asyncio.timeout(PATIENCE):
         opened = [
             KernelChannels(
                 gateway, "heavy", on_message=hear, on_reconnect=lambda: None, on_gone=lambda _: None
@@ -146,7 +125,7 @@ async def test_who_says_much_in_little_time_does_not_wait(monkeypatch: pytest.Mo
         if len(texts) == 3:
             done.set()
 
-    async with serving() as gateway, asyncio.timeout(PATIENCE):
+    async with serving(Speaks) as gateway, asyncio.timeout(PATIENCE):
         one = KernelChannels(
             gateway, "heavy", on_message=hear, on_reconnect=lambda: None, on_gone=lambda _: None
         )
@@ -175,7 +154,7 @@ async def taken_in_turn(name: str, monkeypatch: pytest.MonkeyPatch, *, cost: flo
             done.set()
 
     monkeypatch.setattr(channels, "_decode_timed", count)
-    async with serving() as gateway, asyncio.timeout(PATIENCE):
+    async with serving(Speaks) as gateway, asyncio.timeout(PATIENCE):
         one = KernelChannels(
             gateway, name, on_message=hear, on_reconnect=lambda: None, on_gone=lambda _: None
         )

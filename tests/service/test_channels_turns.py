@@ -2,20 +2,14 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
-from tornado.httpserver import HTTPServer
-from tornado.netutil import bind_sockets
-from tornado.web import Application
 from tornado.websocket import WebSocketHandler
+from websocket_kit import serving
 
 from interpreter.kernels import channels, turns
 from interpreter.kernels.channels import KernelChannels
-from interpreter.kernels.gateway import Gateway
-from interpreter.kernels.target import GatewayTarget
 from interpreter.messages import V1_SUBPROTOCOL, Message, encode
 
 FIGURE = 5 * 1024**2
@@ -36,20 +30,6 @@ class Speaks(WebSocketHandler):
         frame = encode("iopub", "display_data", content, msg_id="m", client_id="c", v1=True)
         for _ in range(1 if name == "normal" else 2):
             self.write_message(frame, binary=True)
-
-
-@asynccontextmanager
-async def serving() -> AsyncIterator[Gateway]:
-    [listening] = bind_sockets(0, "127.0.0.1")
-    server = HTTPServer(Application([(r"/api/kernels/(\w+)/channels", Speaks)]))
-    server.add_socket(listening)
-    gateway = Gateway(GatewayTarget(f"http://127.0.0.1:{listening.getsockname()[1]}"))
-    try:
-        yield gateway
-    finally:
-        gateway.close()
-        server.stop()
-        await server.close_all_connections()
 
 
 async def test_a_figure_waits_for_none_of_the_peace_after_heavy_messages(
@@ -76,7 +56,7 @@ async def test_a_figure_waits_for_none_of_the_peace_after_heavy_messages(
         elif len(heard) == len(HEAVY):
             all_heavy.set()
 
-    async with serving() as gateway, asyncio.timeout(PATIENCE):
+    async with serving(Speaks) as gateway, asyncio.timeout(PATIENCE):
         opened = {
             name: KernelChannels(
                 gateway,

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 from uuid import UUID
 
 import pytest
-from jupyter_kit import UPGRADE, Front, contents, front, kinds, text
+from jupyter_kit import UPGRADE, Front, Socket, contents, front, kinds, text
 from jupyter_server.services.kernels.connection.base import deserialize_msg_from_ws_v1, serialize_msg_to_ws_v1
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 from tornado.websocket import websocket_connect
@@ -423,16 +423,21 @@ async def _ended_runs(jupyter: Front, count: int = 1) -> list[Any]:
     return await jupyter.stack.runs_of(principal, session_id)
 
 
-async def test_a_client_with_a_name_gets_what_it_missed(jupyter: Front) -> None:
-    kernel_id = await jupyter.start_kernel()
-    socket = await jupyter.connect(kernel_id, session_id="tab-1")
-    msg_id = socket.execute("print begun\nwait go\nprint missed\nresult 5")
+async def _leave_while_it_runs(jupyter: Front, kernel_id: str, socket: Socket) -> None:
+    """Go once the first code has printed something, and let it go on when nobody is connected."""
     while (message := await socket.read()) is not None and message["msg_type"] != "stream":
         pass
     socket.connection.close()
     while read(await jupyter.ask("GET", f"/api/kernels/{kernel_id}"))["connections"]:
         pass
     jupyter.stack.gateway.release("go")
+
+
+async def test_a_client_with_a_name_gets_what_it_missed(jupyter: Front) -> None:
+    kernel_id = await jupyter.start_kernel()
+    socket = await jupyter.connect(kernel_id, session_id="tab-1")
+    msg_id = socket.execute("print begun\nwait go\nprint missed\nresult 5")
+    await _leave_while_it_runs(jupyter, kernel_id, socket)
     (run,) = await _ended_runs(jupyter)
     assert run.status.value == "ok"
     again = await jupyter.connect(kernel_id, session_id="tab-1")
@@ -629,12 +634,7 @@ async def test_what_is_kept_for_a_client_is_bounded(jupyter: Front, monkeypatch:
     kernel_id = await jupyter.start_kernel()
     socket = await jupyter.connect(kernel_id, session_id="tab-1")
     runs = [socket.execute("print begun\nwait go"), *(socket.execute("print x") for _ in range(5))]
-    while (message := await socket.read()) is not None and message["msg_type"] != "stream":
-        pass
-    socket.connection.close()
-    while read(await jupyter.ask("GET", f"/api/kernels/{kernel_id}"))["connections"]:
-        pass
-    jupyter.stack.gateway.release("go")
+    await _leave_while_it_runs(jupyter, kernel_id, socket)
     await _ended_runs(jupyter, len(runs))
     again = await jupyter.connect(kernel_id, session_id="tab-1")
     last, kept = again.execute("print last"), 0
