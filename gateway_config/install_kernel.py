@@ -79,11 +79,10 @@ def install_python(folder: Path, display_name: str) -> None:
             ],
             "display_name": display_name,
             "language": "python",
-            # waits_for_reader: the extension sets XPUB_NODROP, so the gateway may read at its own pace;
             # modules: files of this folder that a fork server may load before
             "metadata": {
                 "supported_encryption": ["curve"],
-                "interpreter": {"waits_for_reader": True, "modules": modules},
+                "interpreter": {"modules": modules},
             },
         },
     )

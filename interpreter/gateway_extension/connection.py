@@ -17,7 +17,7 @@ from traitlets import Bool
 
 from interpreter.batches import BATCH_SUBPROTOCOL
 from interpreter.gateway_extension.bounding import Backlog, Bounds, bounded_reply
-from interpreter.gateway_extension.stream import GatedStream
+from interpreter.gateway_extension.stream import KernelStream
 
 KERNEL_ENDED = 4404
 """Close code of a websocket whose kernel was deleted, culled or died."""
@@ -251,7 +251,7 @@ class KernelConnection(ZMQChannelsWebsocketConnection):
         if held is not self._held:
             self._held = held
             for stream in self.channels.values():
-                if isinstance(stream, GatedStream):
+                if isinstance(stream, KernelStream):
                     stream.hold(held)
 
     def _send_soon(self, *, can_wait: bool) -> None:

@@ -1,12 +1,14 @@
-"""ZeroMQ's framing, as it passes: messages that are too large lose what is too much. Pure.
+"""ZeroMQ's framing: the messages in what a kernel sends, without what is too large, and the bytes of one for it. Pure.
 
 After a greeting of 64 bytes come frames: a byte of flags, the size in one or eight bytes, and as many bytes. A
-message is a row of frames of which all but the last have the flag ``MORE``. Commands are frames of their own.
+message is a row of frames of which all but the last have the flag ``MORE``. Commands are frames of their own; the
+first, ``READY``, says what kind of socket speaks. A subscription is a message, too: a 1 and the topic.
+
+Source of the protocol: https://rfc.zeromq.org/spec/23/ (ZMTP 3.0).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 
-GREETING_BYTES = 64
 MORE, LONG, COMMAND = 1, 2, 4
 PART_BYTES = 128
 """What a part takes of memory beside its content."""
@@ -14,9 +16,17 @@ MAX_PARTS = 4096
 """Of a message. The service takes no more of one either (`interpreter.messages`), and each takes time."""
 MAX_COMMAND_BYTES = 4096
 MAX_COMMANDS = 100
-"""Of a connection. Two kernels' sides say one each, at the start."""
+"""Of a connection. A kernel's side says one, at the start."""
 LEFT_OUT = b'{"interpreter_left_out":'
 """How a part begins that stands for a larger one; its size and a brace follow."""
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+"""ZMTP 3.0, without encryption."""
+SUBSCRIPTION = b"\x00\x01\x01"
+"""To all topics."""
+_READY = b"\x05READY"
+
+Message = tuple[list[bytes], int]
+"""Parts, and their `cost`."""
 
 
 class ProtocolError(Exception):
@@ -34,90 +44,123 @@ def left_out(part: bytes) -> int:
     return int(number) if len(part) < 64 and part.startswith(LEFT_OUT) and number.isdigit() else 0
 
 
-class Framing:
-    """Follows one connection. ``on_message`` gets the `cost` of each message as it was passed on."""
+def ready(socket_type: bytes, identity: bytes | None = None) -> bytes:
+    """The command with which a socket of this type begins, as ``b"DEALER"``."""
+    properties = {b"Socket-Type": socket_type} | ({} if identity is None else {b"Identity": identity})
+    told = (bytes((len(n),)) + n + len(v).to_bytes(4, "big") + v for n, v in properties.items())
+    return _frame(COMMAND, _READY + b"".join(told))
 
-    def __init__(self, max_message_bytes: int, on_message: Callable[[int], None]) -> None:
+
+def framed(parts: "Sequence[bytes | memoryview]") -> bytes:
+    """A message as it is sent."""
+    wholes = [part if isinstance(part, bytes) else bytes(part) for part in parts]
+    return b"".join([*(_frame(MORE, part) for part in wholes[:-1]), _frame(0, wholes[-1])])
+
+
+def _frame(flags: int, content: bytes) -> bytes:
+    size = len(content)
+    if size < 256:
+        return bytes((flags, size)) + content
+    return bytes((flags | LONG,)) + size.to_bytes(8, "big") + content
+
+
+class Framing:
+    """Reads one connection. Of a message more than ``max_message_bytes`` (a `cost`) is left out."""
+
+    def __init__(self, max_message_bytes: int) -> None:
         self._max_message_bytes = max_message_bytes
-        self._on_message = on_message
-        self._greeting = b""
-        self._head = b""  # the beginning of a frame whose size is not known yet
+        self._begin = b""  # of the greeting, or of a frame whose size is not known yet
+        self.is_greeted = self.is_ready = False
+        """What the other side has said so far."""
         self.left = 0
         """Bytes of the present frame that are still to come."""
-        self._keeps = True  # whether they are passed on
-        self._ends = False  # whether the message ends with them
+        self._content = (
+            bytearray()
+        )  # of the present frame, as far as it has come; a list would take more than that
+        self._flags = 0
+        self._keeps = True
+        self._parts: list[bytes] = []  # of the present message
+        self._count = 0
+        self._cost = 0
         self._untold = 0  # bytes of the present message that were left out without a note
-        self._passed = 0  # cost of the present message so far
-        self._parts = 0  # of the present message so far
         self._commands = 0
 
-    def passed(self, data: bytes) -> bytes:
-        """What is to be passed on when this has come. Raises `ProtocolError`."""
-        out: list[bytes | memoryview] = []
-        view = memoryview(data)
-        if len(self._greeting) < GREETING_BYTES:
-            begin = view[: GREETING_BYTES - len(self._greeting)]
-            self._greeting += begin
-            _check_greeting(self._greeting)
-            out.append(begin)
-            view = view[len(begin) :]
-        while view:
-            if self.left:
-                part = view[: self.left]
-                view = view[len(part) :]
-                self.left -= len(part)
-                if self._keeps:
-                    out.append(part)
-            else:
-                view = self._begin(view, out)
-            if not self.left and self._ends:
-                self._ends, self._untold, self._parts = False, 0, 0
-                size, self._passed = self._passed, 0
-                self._on_message(size)
-        # A part of what came that is as long as it is the whole; a frame's head that was kept back is not.
-        whole = len(out) == 1 and isinstance(out[0], memoryview) and len(out[0]) == len(data)
-        return data if whole else b"".join(out)
+    def take(self, data: bytes) -> list[Message]:
+        """The messages that are whole with this. Raises `ProtocolError`."""
+        if self._begin:
+            data = self._begin + data
+            self._begin = b""
+        place = 0
+        if not self.is_greeted:
+            _check_greeting(data[: len(GREETING)])
+            if len(data) < len(GREETING):
+                self._begin = data
+                return []
+            self.is_greeted = True
+            place = len(GREETING)
+        messages: list[Message] = []
+        end = len(data)
+        while place < end:
+            if not self.left:
+                flags = data[place]
+                content = place + (9 if flags & LONG else 2)
+                if content > end:
+                    self._begin = data[place:]
+                    break
+                self.left = int.from_bytes(data[place + 1 : content], "big")
+                self._decide(flags)
+                place = content
+            upto = min(end, place + self.left)
+            self.left -= upto - place
+            if not self.left:
+                self._end_frame(data[place:upto], messages)
+            elif self._keeps:
+                self._content += data[place:upto]
+            place = upto
+        return messages
 
-    def _begin(self, view: memoryview, out: list[bytes | memoryview]) -> memoryview:
-        """Reads a frame's flags and size, and decides on it."""
-        had = len(self._head)
-        flags = self._head[0] if had else view[0]
-        needed = 9 if flags & LONG else 2
-        head = self._head + bytes(view[: needed - had])
-        view = view[len(head) - had :]
-        if len(head) < needed:
-            self._head = head
-            return view
-        self._head = b""
-        self.left = int.from_bytes(head[1:], "big")
-        self._decide(flags, head, out)
-        return view
-
-    def _decide(self, flags: int, head: bytes, out: list[bytes | memoryview]) -> None:
+    def _decide(self, flags: int) -> None:
+        """Whether the frame that begins is kept."""
+        self._flags = flags
         if flags & COMMAND:
             self._commands += 1
-            if flags & MORE or self.left > MAX_COMMAND_BYTES or self._commands > MAX_COMMANDS:
+            if flags & MORE or self.left > MAX_COMMAND_BYTES or self._commands > MAX_COMMANDS or self._count:
                 raise ProtocolError
             self._keeps = True
-            out.append(head)
             return
-        self._parts += 1
-        if self._parts > MAX_PARTS:
+        self._count += 1
+        if self._count > MAX_PARTS or not self.is_ready:
             raise ProtocolError
-        self._ends = not flags & MORE
-        room = self._max_message_bytes - self._passed
+        room = self._max_message_bytes - self._cost
         # What was left out without a note has to be told by the last part, whatever that one is.
-        self._keeps = self.left + PART_BYTES <= room and not (self._ends and self._untold)
+        ends = not flags & MORE
+        self._keeps = self.left + PART_BYTES <= room and not (ends and self._untold)
         if self._keeps:
-            self._passed += self.left + PART_BYTES
-            out.append(head)
-        elif self._ends or room > 2 * PART_BYTES:
-            note = b"%s%d}" % (LEFT_OUT, self.left + self._untold)
+            return
+        if ends or room > 2 * PART_BYTES:
+            self._add(b"%s%d}" % (LEFT_OUT, self.left + self._untold))
             self._untold = 0
-            self._passed += len(note) + PART_BYTES
-            out.append(bytes((flags & MORE, len(note))) + note)
         else:
             self._untold += self.left
+
+    def _add(self, part: bytes) -> None:
+        self._parts.append(part)
+        self._cost += len(part) + PART_BYTES
+
+    def _end_frame(self, content: bytes, messages: list[Message]) -> None:
+        if self._keeps:
+            if self._content:
+                self._content += content
+                content = bytes(self._content)
+                self._content = bytearray()
+            if self._flags & COMMAND:
+                self.is_ready = self.is_ready or content.startswith(_READY)
+                return
+            self._add(content)
+        if not self._flags & MORE:
+            messages.append((self._parts, self._cost))
+            self._parts = []
+            self._count = self._cost = self._untold = 0
 
 
 def _check_greeting(begin: bytes) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -9,6 +10,8 @@ import subprocess
 import sys
 import weakref
 from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import closing
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -16,7 +19,6 @@ from typing import Any
 
 import zmq
 import zmq.asyncio
-from jupyter_client.connect import channel_socket_types
 from jupyter_client.ioloop.manager import AsyncIOLoopKernelManager
 from jupyter_client.kernelspec import KernelSpec, NoSuchKernel
 from jupyter_client.provisioning.factory import KernelProvisionerFactory
@@ -33,11 +35,9 @@ from interpreter.gateway_extension.bounding import Backlog, Bounds, Parts
 from interpreter.gateway_extension.buffering import ReplayBuffer
 from interpreter.gateway_extension.connection import connections_of
 from interpreter.gateway_extension.environment import kernel_environment
-from interpreter.gateway_extension.framing import cost
-from interpreter.gateway_extension.gate import Share, connect_again, connect_through_gate, gate_of
 from interpreter.gateway_extension.leftovers import kill_leftovers
 from interpreter.gateway_extension.restarter import PromptRestarter
-from interpreter.gateway_extension.stream import GatedStream
+from interpreter.gateway_extension.stream import KernelStream, Share
 
 RECONNECT_INTERVAL_MS = 10
 """ZeroMQ waits 100 ms by default before it tries again to reach a kernel that is just starting."""
@@ -45,26 +45,22 @@ MAX_ZMQ_SOCKETS = 65536
 """Of the gateway's context; each kernel needs about eight, the default of 1023 ends at 120 kernels."""
 INTERRUPT_REPLY_TIMEOUT = 1.0
 """Seconds in which a kernel that is interrupted by a message answers it, unless it does not listen."""
-MAX_OTHER_REPLIES = 100
-"""Messages that are looked at for that answer: who floods the socket is not listened to."""
+MAX_HEADER_BYTES = 65536
+"""Of an answer's parent header; no real one is as large."""
 MIB = 1024**2
 SHARES = {
     "iopub": Share(64 * MIB, 16 * MIB),
     "shell": Share(64 * MIB, 16 * MIB),
     "control": Share(16 * MIB, 8 * MIB),
     "stdin": Share(4 * MIB, 4 * MIB),
-    "hb": Share(MIB, MIB),
 }
 """What the gateway takes into its memory of what a kernel sends, before it is bounded. A kernel can send far more
 than it has: the same pages again and again."""
-LINGER_MS = 1000  # of sockets that are closed, as upstream's
 SANDBOX_PROVISIONER = "bubblewrap-provisioner"
 MAX_DEATHS = 1000
 """Kernels that died by themselves of which is still told why."""
 ACTIVITY_STEP = timedelta(seconds=0.1)
 """So late ``last_activity`` may be while ``execution_state`` stays what it is."""
-IOPUB_QUEUE = 100
-"""Messages that wait in the gateway for a kernel that does not drop (see the kernels' extension)."""
 
 
 class OneKernelManager(AsyncIOLoopKernelManager):
@@ -87,6 +83,7 @@ class OneKernelManager(AsyncIOLoopKernelManager):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.died = asyncio.Event()
+        self._streams: weakref.WeakSet[KernelStream] = weakref.WeakSet()
 
     @property
     def _kernelspec(self) -> KernelSpec:
@@ -145,74 +142,66 @@ class OneKernelManager(AsyncIOLoopKernelManager):
         if self._kernelspec.interrupt_mode != "message":
             await super()._async_interrupt_kernel()
             return
-        self._connect_control_socket()
-        socket, request = self._control_socket, self.session.msg("interrupt_request", content={})
-        self.session.send(socket, request)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(INTERRUPT_REPLY_TIMEOUT):
-                for _ in range(MAX_OTHER_REPLIES):
-                    frames = await socket.recv_multipart()
-                    if (gate := gate_of(socket)) is not None:
-                        gate.took(cost(map(len, frames)))
-                    if self._answers(frames, request):
-                        return
+        request = self.session.msg("interrupt_request", content={})
+        answered = asyncio.Event()
+        with closing(self.connect_control()) as stream:
+            stream.on_recv(lambda parts: answered.set() if _answers(parts, request) else None)
+            self.session.send(stream, request)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(INTERRUPT_REPLY_TIMEOUT):
+                    await answered.wait()
 
     interrupt_kernel = _async_interrupt_kernel  # type: ignore[assignment]
 
-    def _answers(self, frames: list[bytes], request: dict[str, Any]) -> bool:
-        try:
-            reply = self.session.deserialize(self.session.feed_identities(frames)[1])
-        except (ValueError, IndexError, TypeError, KeyError):  # the kernel may send anything
-            return False
-        parent: object = reply["parent_header"]
-        return isinstance(parent, dict) and parent.get("msg_id") == request["header"]["msg_id"]
-
     def _create_connected_socket(self, channel: str, identity: bytes | None = None) -> Any:
-        """A socket that gets no more of the kernel than its share."""
-        if sys.platform != "linux" or self.curve_publickey is not None:
+        """A stream that gets no more of the kernel than its share, where upstream has a socket of libzmq's."""
+        if not self._has_streams:
             return super()._create_connected_socket(channel, identity)
-        created = self.context.socket(channel_socket_types[channel])
-        created.linger = LINGER_MS
-        if identity:
-            created.identity = identity
-        # A gate is kept by its socket, which may be kept by us: it must not keep us.
-        manager = weakref.ref(self)
-        connect_through_gate(created, lambda: _url_of(manager(), channel), SHARES[channel])
-        return created
+        manager = weakref.ref(self)  # which its event loop keeps until it is closed
+        stream = KernelStream(
+            lambda: _url_of(manager(), channel),
+            SHARES[channel],
+            None if channel == "iopub" else identity or b"",
+        )
+        self._streams.add(stream)
+        return stream
 
-    def _connect_stream(self, channel: str, identity: bytes | None) -> GatedStream:
-        """As upstream's, which is a stream that tells no gate."""
-        streamed_class, self.context._socket_class = self.context._socket_class, zmq.Socket
-        try:
-            return GatedStream(self._create_connected_socket(channel, identity), self.loop)
-        finally:
-            self.context._socket_class = streamed_class
+    @property
+    def _has_streams(self) -> bool:
+        return sys.platform == "linux" and self.curve_publickey is None
 
     def connect_shell(self, identity: bytes | None = None) -> Any:
         """A stream of the kernel's shell channel."""
-        return self._connect_stream("shell", identity)
+        return self._connect("shell", identity, super().connect_shell)
 
     def connect_control(self, identity: bytes | None = None) -> Any:
         """A stream of the kernel's control channel."""
-        return self._connect_stream("control", identity)
+        return self._connect("control", identity, super().connect_control)
 
     def connect_stdin(self, identity: bytes | None = None) -> Any:
         """A stream of the kernel's stdin channel."""
-        return self._connect_stream("stdin", identity)
+        return self._connect("stdin", identity, super().connect_stdin)
 
     def connect_iopub(self, identity: bytes | None = None) -> Any:
-        """A stream of the kernel's output. A kernel that waits for its reader needs no endless queue here."""
-        stream = self._connect_stream("iopub", identity)
-        stream.socket.setsockopt(zmq.SUBSCRIBE, b"")
-        settings = self._kernelspec.metadata.get("interpreter", {})
-        if isinstance(settings, dict) and settings.get("waits_for_reader") is True:
-            stream.socket.setsockopt(zmq.RCVHWM, IOPUB_QUEUE)
-        return stream
+        """A stream of the kernel's output."""
+        return self._connect("iopub", identity, super().connect_iopub)
+
+    def _connect(self, channel: str, identity: bytes | None, upstream: Callable[..., Any]) -> Any:
+        if not self._has_streams:
+            return upstream(identity)
+        return self._create_connected_socket(channel, identity)
+
+    def connect_again(self) -> None:
+        """Connects all streams, of clients that are there or away, to the kernel that was started instead."""
+        for stream in list(self._streams):
+            stream.connect_again()
 
     async def _async_cleanup_resources(self, restart: bool = False) -> None:
         await super()._async_cleanup_resources(restart=restart)
         await disposal.apart(kill_leftovers, str(self.kernel_id))
         if not restart:
+            for stream in list(self._streams):
+                stream.close()
             await disposal.apart(shutil.rmtree, self.home, ignore_errors=True)
 
     cleanup_resources = _async_cleanup_resources  # type: ignore[assignment]
@@ -279,14 +268,9 @@ class AllKernelsManager(SeedingMappingKernelManager):  # type: ignore[misc]
                     connection.end("The kernel was deleted.")
 
     async def restart_kernel(self, kernel_id: str, now: bool = False) -> None:
-        """Restarts a kernel and connects its clients to the new one.
-
-        ZeroMQ does so by itself, unless it hung up because of what the old kernel sent.
-        """
+        """Restarts a kernel and connects its clients to the new one."""
         await super().restart_kernel(kernel_id, now=now)
-        for connection in connections_of(kernel_id):
-            for stream in connection.channels.values():
-                connect_again(stream.socket)
+        self._kernels[kernel_id].connect_again()
 
     async def end_all(self) -> None:
         """Ends all kernels at once, and waits for the clean-up of those that died before."""
@@ -379,6 +363,16 @@ async def _bury(kernel: OneKernelManager) -> None:
     if kernel.provisioner is not None:
         await kernel.provisioner.kill()
     await kernel.cleanup_resources()
+
+
+def _answers(parts: list[bytes], request: dict[str, Any]) -> bool:
+    """Whether the parent of a message is this request. The kernel may send anything."""
+    try:
+        parent = parts[parts.index(DELIM) + 3]
+        told = json.loads(parent) if len(parent) < MAX_HEADER_BYTES else {}
+        return bool(told["msg_id"] == request["header"]["msg_id"])
+    except (ValueError, IndexError, TypeError, KeyError, RecursionError):
+        return False
 
 
 def _url_of(kernel: OneKernelManager | None, channel: str) -> str | None:

@@ -1,122 +1,195 @@
-"""A kernel's socket on the gateway's event loop: takes all that is there in one go and tells the socket's gate."""
+"""One of a kernel's channels, as the gateway sees it: what `ZMQStream` is for jupyter_server, without libzmq.
 
-import time
+Each message would go through libzmq's thread and queues, twice; and see `interpreter.gateway_extension.link`.
+"""
+
+import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import zmq
-from zmq.eventloop.zmqstream import ZMQStream
-
-from interpreter.gateway_extension.framing import cost
-from interpreter.gateway_extension.gate import CHEAP_BYTES, MANY_PARTS, gate_of
+from interpreter.gateway_extension.framing import SUBSCRIPTION, Framing, Message, framed, ready
+from interpreter.gateway_extension.gate import CHUNK, MANY_PARTS, Gate, Stopwatch
+from interpreter.gateway_extension.link import CHEAP_BYTES, Events, Link, connected
 
 MAX_AT_ONCE = 32
 """Messages; then it is the others' turn."""
-_NOBLOCK, _EVENTS, _POLLIN = int(zmq.NOBLOCK), int(zmq.EVENTS), int(zmq.POLLIN)  # enumerations are slow
+CONNECT_INTERVAL = 0.01
+"""Seconds until the next attempt to reach a kernel that is just starting."""
+MAX_CONNECT_INTERVAL = 1.0
+"""The same of one that hangs up: the interval doubles each time."""
+
+Callback = Callable[[list[bytes]], Any]
 
 
-class GatedStream(ZMQStream):
-    """A stream that tells its socket's gate what it took."""
+@dataclass(frozen=True)
+class Share:
+    """Bytes. What a socket of the gateway may hold of what a kernel sent: about the sum of both."""
 
-    def __init__(self, socket: "zmq.Socket[Any]", io_loop: Any = None) -> None:
-        super().__init__(socket, io_loop)
-        self._gate = gate_of(socket)
-        self._received_in = 0.0  # seconds, the present message
+    max_message_bytes: int
+    max_waiting_bytes: int
 
-    def _handle_events(self, fd: Any, events: int) -> None:
-        """Upstream takes one message, and asks the socket four times what its state is."""
-        if self.socket is None or self._recv_callback is None or self._flushed or self.sending():
-            super()._handle_events(fd, events)  # type: ignore[no-untyped-call]
-            return
-        more = True
-        try:
-            more = self._take()
-        except zmq.ZMQError:
-            more = False
-            super()._handle_events(fd, events)  # type: ignore[no-untyped-call]  # it knows what this means
-        finally:
-            if more:
-                self._handle_soon()
 
-    def _handle_soon(self) -> None:
-        """ZeroMQ tells but once that something is there."""
-        if self.socket is not None:
-            self.io_loop.add_callback(lambda: self._handle_events(self.socket, 0))
+class KernelStream:
+    """A socket that is connected to where ``find_url`` says that the kernel listens; None: nowhere now.
 
-    def _take(self) -> bool:
-        """Whether more may be there that nobody else takes."""
-        for _ in range(MAX_AT_ONCE):
-            try:
-                message = self._receive()
-            except zmq.Again:
-                return False
-            assert self._recv_callback is not None
-            self._run_callback(self._recv_callback, message)
-            if self.socket is None or not self._may_receive():
-                return False
-            if self._recv_callback is None or self._flushed or len(message) > MANY_PARTS:
-                break
-        return True
+    With an identity it is a DEALER, without one a SUB to all topics.
 
-    def _receive(self) -> list[Any]:
-        """As `recv_multipart`, which asks the socket after each part whether it was the last."""
-        parts: list[Any] = []
-        start = None
-        more = True
-        while more:
-            frame = self.socket.recv(_NOBLOCK, copy=False)
-            parts.append(frame.bytes if self._recv_copy else frame)
-            more = frame.more
-            if len(parts) == MANY_PARTS:  # to look at the clock for fewer would cost more
-                start = time.thread_time()
-        self._received_in = 0.0 if start is None else time.thread_time() - start
-        return parts
+    Has what jupyter_client and jupyter_server use of a ZMQStream and of a Socket. Ends with `close`.
+    """
 
-    def _may_receive(self) -> bool:
-        """Cheaper than to try in vain. After each sending, too, this has to be asked: else nobody would tell."""
-        events: Any = self.socket.get(_EVENTS)  # never bytes
-        return bool(events & _POLLIN)
+    channel = ""
+    """Its name, which jupyter_server sets."""
+    linger = 0
+    """jupyter_client sets it; what is not sent when a stream is closed is not sent."""
 
-    def send_multipart(
-        self,
-        msg: Sequence[Any],
-        flags: int = 0,
-        copy: bool = True,
-        track: bool = False,
-        callback: Callable[..., Any] | None = None,
-        **kwargs: Any,
+    def __init__(self, find_url: Callable[[], str | None], share: Share, identity: bytes | None) -> None:
+        self._find_url = find_url
+        self._share = share
+        dealer = identity is not None
+        self._hello = ready(b"DEALER", identity) if dealer else ready(b"SUB") + SUBSCRIPTION
+        self._loop = asyncio.get_running_loop()
+        self.gate = Gate(share.max_waiting_bytes, self._go_on)
+        self._unsent: deque[bytes] = deque()
+        self._waiting: deque[Message] = deque()
+        self._callback: Callback | None = None
+        self._delivers = self._hostile = self._closed = False
+        self._link: Link | None = None
+        self._losses = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self.socket = _State(self)
+        self._connect()
+
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def close(self, linger: int | None = None) -> None:
+        """Closes the connection; further calls do nothing."""
+        self._closed = True
+        self._callback = None
+        self._waiting.clear()
+        self._hang_up()
+        self.gate.close()
+
+    def on_recv(self, callback: Callback | None, copy: bool = True) -> None:
+        """What gets the parts of each message, or None: then they wait."""
+        self._callback = callback
+        self._deliver_soon()
+
+    def on_recv_stream(
+        self, callback: "Callable[[KernelStream, list[bytes]], Any]", copy: bool = True
     ) -> None:
-        """Upstream queues it, and asks the socket three times what its state is before it is sent."""
-        if callback is None and self._send_callback is None and self.socket is not None and not track:
-            try:
-                self.socket.send_multipart(msg, int(flags) | _NOBLOCK, copy=copy, **kwargs)
-            except zmq.ZMQError:
-                pass  # it has to wait, or upstream knows what this means
-            else:
-                if self._may_receive():
-                    self._handle_soon()
-                return
-        super().send_multipart(msg, flags, copy, track, callback, **kwargs)
+        """The same for what wants to know the stream, too."""
+        self.on_recv(partial(callback, self))
 
-    def _run_callback(self, callback: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        if self._gate is None or callback is not self._recv_callback:
-            super()._run_callback(callback, *args, **kwargs)
-            return
-        size, parts = cost(map(len, args[0])), len(args[0])
-        received_in, self._received_in = self._received_in, 0.0
-        start = time.thread_time() if size > CHEAP_BYTES else None
-        try:
-            super()._run_callback(callback, *args, **kwargs)
-        finally:
-            seconds = 0.0 if start is None else time.thread_time() - start
-            self._gate.took(size, received_in + seconds, parts)
+    def stop_on_recv(self) -> None:
+        """Messages wait from now on."""
+        self.on_recv(None)
+
+    def send_multipart(self, msg: "Sequence[bytes | memoryview]", *_: Any, **__: Any) -> None:
+        """Sends a message as soon as the kernel is there and takes it."""
+        if not self._closed:
+            self._unsent.append(framed(msg))
+            if self._link is not None:
+                self._link.write()
+
+    def flush(self) -> None:
+        """Takes, and delivers, what has come so far, but no more than may wait: it may never end."""
+        for _ in range(self._share.max_waiting_bytes // CHUNK):
+            if self._link is None or not self._link.read():
+                break
+        while self._waiting and self._callback is not None:
+            self._deliver()
 
     def hold(self, held: bool) -> None:
         """As `Gate.hold`."""
-        if self._gate is not None:
-            self._gate.hold(held)
+        self.gate.hold(held)
 
-    def close(self, linger: int | None = None) -> None:
-        super().close(linger)
-        if self._gate is not None:
-            self._gate.close()
+    def connect_again(self) -> None:
+        """To a kernel that was restarted. What was not sent to the old one is dropped."""
+        if self._closed:
+            return
+        self._hang_up()
+        self._unsent.clear()
+        self._hostile, self._losses = False, 0
+        self.gate.start_anew()
+        self._connect()
+
+    def _connect(self) -> None:
+        self._timer = None
+        url = self._find_url()
+        connection = None if url is None else connected(url)
+        if connection is None:
+            self._connect_later()
+            return
+        framing = Framing(self._share.max_message_bytes)
+        self._link = Link(connection, framing, self.gate, self._hello, self._unsent)
+        self._link.begin(Events(self._came, self._lost))
+
+    def _connect_later(self) -> None:
+        delay = min(CONNECT_INTERVAL * 2 ** min(self._losses, 10), MAX_CONNECT_INTERVAL)
+        self._timer = self._loop.call_later(delay, self._connect)
+
+    def _hang_up(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+
+    def _lost(self, hostile: bool) -> None:
+        """What no kernel sends (descriptors, bytes against the protocol) costs each time: it is not connected again."""
+        self._link = None
+        self._losses += 1
+        self._hostile = hostile
+        if not self._hostile:
+            self._connect_later()
+
+    def _go_on(self) -> None:
+        if self._link is not None:
+            self._link.go_on()
+
+    def _came(self, messages: list[Message]) -> None:
+        for message in messages:
+            self.gate.came(message[1])
+        self._waiting += messages
+        if not self._delivers:
+            self._deliver()
+
+    def _deliver_soon(self) -> None:
+        if self._waiting and self._callback is not None and not self._delivers:
+            self._delivers = True
+            self._loop.call_soon(self._deliver)
+
+    def _deliver(self) -> None:
+        self._delivers = False
+        try:
+            for _ in range(MAX_AT_ONCE):
+                if not self._waiting or self._callback is None:
+                    break
+                parts, size = self._waiting.popleft()
+                watch = Stopwatch(size > CHEAP_BYTES)
+                try:
+                    with watch:
+                        self._callback(parts)
+                finally:
+                    self.gate.took(size, watch.seconds, len(parts))
+                if len(parts) > MANY_PARTS:
+                    break
+        finally:
+            self._deliver_soon()
+
+
+@dataclass(frozen=True)
+class _State:
+    """What jupyter_server asks a stream's socket."""
+
+    _stream: KernelStream
+
+    @property
+    def closed(self) -> bool:
+        return self._stream.closed()

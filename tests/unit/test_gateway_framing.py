@@ -1,10 +1,13 @@
-"""ZeroMQ's frames on their way to the gateway: what passes, what is left out, what ends a connection."""
+"""ZeroMQ's frames as the gateway reads them: what comes, what is left out, what ends a connection."""
+
+import tracemalloc
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from interpreter.gateway_extension.framing import (
+    GREETING,
     LEFT_OUT,
     MAX_COMMAND_BYTES,
     MAX_COMMANDS,
@@ -13,52 +16,37 @@ from interpreter.gateway_extension.framing import (
     Framing,
     ProtocolError,
     cost,
+    framed,
     left_out,
+    ready,
 )
 
-GREETING = b"\xff" + b"\0" * 8 + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + b"\0" * 32
-READY = b"\x04\x05\x05READY"[:1] + b"\x06" + b"\x05READY"
-
-
-def frame(data: bytes, *, more: bool = False) -> bytes:
-    if len(data) < 256:
-        return bytes((more, len(data))) + data
-    return bytes((2 | more,)) + len(data).to_bytes(8, "big") + data
+READY = ready(b"ROUTER", b"")
+BEGIN = GREETING + READY
 
 
 def wire(*messages: list[bytes]) -> bytes:
-    return b"".join(
-        frame(part, more=i < len(parts) - 1) for parts in messages for i, part in enumerate(parts)
-    )
+    return b"".join(map(framed, messages))
 
 
-def read(data: bytes) -> list[list[bytes]]:
-    """The messages in what was passed on, greeting and command apart."""
-    assert data.startswith(GREETING + READY)
-    data = data[len(GREETING + READY) :]
-    messages: list[list[bytes]] = [[]]
-    while data:
-        long = data[0] & 2
-        size = int.from_bytes(data[1 : 9 if long else 2], "big")
-        start = 9 if long else 2
-        messages[-1].append(data[start : start + size])
-        assert len(messages[-1][-1]) == size
-        if not data[0] & 1:
-            messages.append([])
-        data = data[start + size :]
-    assert messages.pop() == []
+def read(framing: Framing, data: bytes, step: int = 10**9) -> list[list[bytes]]:
+    """The messages that come, the data cut into pieces; what they are said to cost is right."""
+    messages: list[list[bytes]] = []
+    for i in range(0, len(data), step):
+        for parts, told in framing.take(data[i : i + step]):
+            assert told == cost(map(len, parts))
+            messages.append(parts)
     return messages
 
 
 @settings(deadline=None)
-@example([[b"12345", b"", b""]], 2)  # what is left of a head is as long as what came
+@example([[b"12345", b"", b""]], 2)
 @given(st.lists(st.lists(st.binary(max_size=600), min_size=1, max_size=5), max_size=5), st.integers(1, 700))
-def test_what_is_small_passes_as_it_is_however_it_is_cut(messages: list[list[bytes]], step: int) -> None:
-    costs: list[int] = []
-    framing = Framing(100_000, costs.append)
-    data = GREETING + READY + wire(*messages)
-    assert b"".join(framing.passed(data[i : i + step]) for i in range(0, len(data), step)) == data
-    assert costs == [cost(map(len, parts)) for parts in messages]
+def test_what_is_small_comes_as_it_is_however_it_is_cut(messages: list[list[bytes]], step: int) -> None:
+    framing = Framing(100_000)
+    assert read(framing, BEGIN + wire(*messages), step) == messages
+    assert framing.is_greeted
+    assert framing.is_ready
 
 
 @settings(deadline=None)
@@ -72,22 +60,16 @@ def test_what_is_small_passes_as_it_is_however_it_is_cut(messages: list[list[byt
 def test_no_message_is_larger_than_allowed_and_those_after_it_are_whole(
     messages: list[list[int]], step: int
 ) -> None:
-    costs: list[int] = []
-    framing = Framing(5000, costs.append)
     sent = [[b"x" * size for size in sizes] for sizes in messages]
-    data = GREETING + READY + wire(*sent, [b"end"])
-    passed = read(b"".join(framing.passed(data[i : i + step]) for i in range(0, len(data), step)))
-    assert costs == [cost(map(len, parts)) for parts in passed]
-    assert max(costs) <= 5000 + 2 * PART_BYTES
+    passed = read(Framing(5000), BEGIN + wire(*sent, [b"end"]), step)
+    assert max(cost(map(len, parts)) for parts in passed) <= 5000 + 2 * PART_BYTES
     assert passed[-1] == [b"end"]
     for parts, original in zip(passed, [*sent, [b"end"]], strict=True):
         assert parts == original or any(part.startswith(LEFT_OUT) for part in parts)
 
 
 def test_what_stands_for_a_part_says_its_size() -> None:
-    framing = Framing(10_000, lambda size: None)
-    passed = framing.passed(GREETING + READY + wire([b"head", b"x" * 20_000, b"tail"]))
-    [[head, note, tail]] = read(passed)
+    [[head, note, tail]] = read(Framing(10_000), BEGIN + wire([b"head", b"x" * 20_000, b"tail"]))
     assert (head, left_out(note), tail) == (b"head", 20_000, b"tail")
 
 
@@ -98,8 +80,21 @@ def test_other_parts_stand_for_nothing(part: bytes) -> None:
 
 def test_messages_may_have_many_parts_each() -> None:
     many = [b""] * MAX_PARTS
-    framing = Framing(10**9, lambda size: None)
-    assert read(framing.passed(GREETING + READY + wire(many, [b"x"], many))) == [many, [b"x"], many]
+    assert read(Framing(10**9), BEGIN + wire(many, [b"x"], many)) == [many, [b"x"], many]
+
+
+def test_a_frame_in_tiny_pieces_takes_no_more_memory_than_it_has_bytes() -> None:
+    framing = Framing(10**9)
+    framing.take(BEGIN + framed([b"x" * 200_000])[:9])
+    tracemalloc.start()
+    try:
+        for _ in range(199_999):
+            framing.take(b"x")
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 1_000_000
+    assert framing.take(b"x") == [([b"x" * 200_000], 200_000 + PART_BYTES)]
 
 
 @pytest.mark.parametrize(
@@ -111,10 +106,22 @@ def test_messages_may_have_many_parts_each() -> None:
         GREETING + b"\x05\x01x",  # a command with more to come
         GREETING + b"\x06" + (MAX_COMMAND_BYTES + 1).to_bytes(8, "big"),
         GREETING + READY * (MAX_COMMANDS + 1),
-        GREETING + READY + b"\1\0" * (MAX_PARTS + 1),
+        BEGIN + b"\1\0" * (MAX_PARTS + 1),
+        GREETING + b"\0\0",
+        BEGIN + b"\1\0" + READY,
     ],
-    ids=["zmtp1", "zmtp2", "mechanism", "command-more", "command-size", "commands", "parts"],
+    ids=[
+        "zmtp1",
+        "zmtp2",
+        "mechanism",
+        "command-more",
+        "command-size",
+        "commands",
+        "parts",
+        "not-ready",
+        "command-within",
+    ],
 )
 def test_what_no_kernel_sends_ends_the_connection(data: bytes) -> None:
     with pytest.raises(ProtocolError):
-        Framing(1000, lambda size: None).passed(data)
+        Framing(1000).take(data)

@@ -1,108 +1,484 @@
-"""A kernel's socket on the gateway's event loop: what is sent goes at once, what comes is heard."""
+"""The gateway's end of a kernel's sockets: real ZeroMQ, and kernels that speak as they like, on the other one."""
 
 import asyncio
-import itertools
+import os
+import socket
+import struct
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zmq
-from tornado.ioloop import IOLoop
+import zmq.asyncio
 
-from interpreter.gateway_extension.gate import MANY_PARTS, Share, connect_through_gate, gate_of
-from interpreter.gateway_extension.stream import MAX_AT_ONCE, GatedStream
+from interpreter.gateway_extension import descriptors
+from interpreter.gateway_extension.framing import GREETING, MAX_PARTS, framed, left_out, ready
+from interpreter.gateway_extension.gate import CAREFUL_CHUNK, CHUNK, COSTLY_FRAMES, MANY_PARTS, Gate
+from interpreter.gateway_extension.stream import CONNECT_INTERVAL, MAX_AT_ONCE, KernelStream, Share
 
+MIB = 1024**2
 TIMEOUT = 20.0
+SHARE = Share(2 * MIB, MIB)
+
+
+class Heard(asyncio.Queue[list[bytes]]):
+    """What a stream delivered."""
+
+    async def next(self) -> list[bytes]:
+        async with asyncio.timeout(TIMEOUT):
+            return await self.get()
+
+
+class Kernel:
+    """A socket of a kernel's, as libzmq has it."""
+
+    def __init__(self, folder: Path, kind: int = zmq.DEALER) -> None:
+        self.context = zmq.asyncio.Context()
+        self.url = f"ipc://{folder}/k"
+        self.kind = kind
+        self.bind()
+
+    def bind(self) -> None:
+        self.socket = self.context.socket(self.kind)
+        self.socket.setsockopt(zmq.SNDHWM, 1)
+        self.socket.bind(self.url)
+
+    async def send(self, *parts: bytes) -> None:
+        async with asyncio.timeout(TIMEOUT):
+            await self.socket.send_multipart(parts, copy=False)
+
+    async def receive(self) -> list[bytes]:
+        async with asyncio.timeout(TIMEOUT):
+            received: list[bytes] = await self.socket.recv_multipart()
+            return received
+
+    def restart(self) -> None:
+        self.socket.close(linger=0)
+        self.bind()
 
 
 @pytest.fixture
-def context() -> Iterator["zmq.Context[Any]"]:
-    with zmq.Context() as context:
-        yield context
+async def kernel(tmp_path: Path) -> AsyncIterator[Kernel]:
+    made = Kernel(tmp_path)
+    yield made
+    made.context.destroy(linger=0)
 
 
-def pair(context: "zmq.Context[Any]") -> tuple["zmq.Socket[Any]", "zmq.Socket[Any]"]:
-    near, far = context.socket(zmq.DEALER), context.socket(zmq.DEALER)
-    for socket in (near, far):
-        socket.linger = 0
-    far.bind("inproc://kernel")
-    near.connect("inproc://kernel")
-    far.rcvtimeo = int(TIMEOUT * 1000)
-    return near, far
+@pytest.fixture
+async def stream(kernel: Kernel) -> AsyncIterator[KernelStream]:
+    with closing(KernelStream(lambda: kernel.url, SHARE, b"")) as made:
+        yield made
 
 
-async def test_what_is_sent_goes_at_once_and_in_order(context: "zmq.Context[Any]") -> None:
-    near, far = pair(context)
-    with closing(far), closing(GatedStream(near, IOLoop.current())) as stream:
-        for number in range(3):
-            stream.send_multipart([b"part", b"%d" % number])
-        assert [far.recv_multipart() for _ in range(3)] == [[b"part", b"%d" % number] for number in range(3)]
+@pytest.fixture
+def heard(stream: KernelStream) -> Heard:
+    heard = Heard()
+    stream.on_recv(heard.put_nowait)
+    return heard
 
 
-async def test_what_can_not_be_sent_yet_is_sent_later_and_in_order(context: "zmq.Context[Any]") -> None:
-    near, far = context.socket(zmq.DEALER), context.socket(zmq.DEALER)
-    far.linger = near.linger = 0
-    far.rcvtimeo = int(TIMEOUT * 1000)
-    near.bind("inproc://kernel")
-    with closing(far), closing(GatedStream(near, IOLoop.current())) as stream:
-        stream.send_multipart([b"1"])  # to nobody
-        far.connect("inproc://kernel")
+async def test_messages_pass_both_ways(kernel: Kernel, stream: KernelStream, heard: Heard) -> None:
+    stream.send_multipart([b"a", b"", memoryview(b"b" * 100_000)], copy=False)
+    stream.send_multipart([b"next"])
+    assert await kernel.receive() == [b"a", b"", b"b" * 100_000]
+    assert await kernel.receive() == [b"next"]
+    await kernel.send(b"", b"c" * MIB)
+    assert await heard.next() == [b"", b"c" * MIB]
+
+
+async def test_a_kernel_knows_a_stream_by_its_identity(tmp_path: Path) -> None:
+    kernel = Kernel(tmp_path, zmq.ROUTER)
+    with (
+        closing(KernelStream(lambda: kernel.url, SHARE, b"one")) as one,
+        closing(KernelStream(lambda: kernel.url, SHARE, b"other")) as other,
+    ):
+        heard = Heard()
+        one.on_recv(heard.put_nowait)
+        one.send_multipart([b"from one"])
+        assert await kernel.receive() == [b"one", b"from one"]
+        other.send_multipart([b"from other"])
+        assert await kernel.receive() == [b"other", b"from other"]
+        await kernel.send(b"one", b"to one")
+        assert await heard.next() == [b"to one"]
+    kernel.context.destroy(linger=0)
+
+
+async def test_a_stream_without_identity_hears_all_that_is_published(tmp_path: Path) -> None:
+    kernel = Kernel(tmp_path, zmq.XPUB)
+    with closing(KernelStream(lambda: kernel.url, SHARE, None)) as stream:
+        heard = Heard()
+        stream.on_recv(heard.put_nowait)
+        assert await kernel.receive() == [b"\x01"]  # the subscription
+        await kernel.send(b"topic", b"output")
+        assert await heard.next() == [b"topic", b"output"]
+    kernel.context.destroy(linger=0)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+async def test_kernels_may_have_tcp_ports(host: str) -> None:
+    context = zmq.asyncio.Context()
+    kernel = context.socket(zmq.DEALER)
+    kernel.ipv6 = True
+    kernel.bind(f"tcp://{host}:*")
+    url = kernel.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
+    with closing(KernelStream(lambda: url, SHARE, b"")) as stream:
+        heard = Heard()
+        stream.on_recv(heard.put_nowait)
+        stream.send_multipart([b"x" * 500_000])
+        async with asyncio.timeout(TIMEOUT):
+            assert await kernel.recv() == b"x" * 500_000
+            await kernel.send(b"there")
+        assert await heard.next() == [b"there"]
+    context.destroy(linger=0)
+
+
+@pytest.mark.parametrize("url", ["tcp://127.0.0.1:1", "ipc:///" + "x" * 300, "tcp://no.such.host.invalid:1"])
+async def test_what_is_sent_to_a_kernel_that_is_not_there_yet_waits_for_it(tmp_path: Path, url: str) -> None:
+    asked = asyncio.Event()
+    urls: list[str | None] = [f"ipc://{tmp_path}/k", None, url]
+
+    def find_url() -> str | None:
+        if len(urls) == 1:
+            asked.set()
+        return urls[-1] if len(urls) == 1 else urls.pop()
+
+    with closing(KernelStream(find_url, SHARE, b"")) as stream:
+        stream.send_multipart([b"1"])
+        async with asyncio.timeout(TIMEOUT):
+            await asked.wait()
+        kernel = Kernel(tmp_path)
         stream.send_multipart([b"2"])
-        assert [await asyncio.to_thread(far.recv) for _ in range(2)] == [b"1", b"2"]
+        assert [await kernel.receive(), await kernel.receive()] == [[b"1"], [b"2"]]
+    kernel.context.destroy(linger=0)
 
 
 @pytest.mark.parametrize("count", [1, MAX_AT_ONCE, 3 * MAX_AT_ONCE + 1])
-@pytest.mark.parametrize("copy", [True, False])
-async def test_every_answer_is_heard_though_more_is_sent(
-    context: "zmq.Context[Any]", count: int, copy: bool
+async def test_every_message_is_heard_in_order_and_others_have_their_turn(
+    kernel: Kernel, stream: KernelStream, heard: Heard, count: int
 ) -> None:
-    near, far = pair(context)
-    heard: list[list[bytes]] = []
-    done = asyncio.Event()
-
-    def hear(parts: list[Any]) -> None:
-        heard.append([bytes(part) for part in parts])
-        if len(heard) == count:
-            done.set()
-
-    with closing(far), closing(GatedStream(near, IOLoop.current())) as stream:
-        stream.on_recv(hear, copy=copy)
-        for number in range(count):
-            far.send_multipart([b"%d" % number, b"", b"rest"])
-            stream.send_multipart([b"request"])  # which looks at the socket, and ZeroMQ tells but once
-        async with asyncio.timeout(TIMEOUT):
-            await done.wait()
-    assert heard == [[b"%d" % number, b"", b"rest"] for number in range(count)]
+    for number in range(count):
+        await kernel.send(b"%d" % number, b"", b"rest")
+        stream.send_multipart([b"request"])
+    assert [await heard.next() for _ in range(count)] == [[b"%d" % i, b"", b"rest"] for i in range(count)]
 
 
-async def test_the_time_to_receive_many_parts_is_told(
-    context: "zmq.Context[Any]", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_messages_wait_for_whoever_takes_them(kernel: Kernel, stream: KernelStream) -> None:
+    first, second = Heard(), Heard()
+    stream.on_recv(first.put_nowait)
+    await kernel.send(b"1")
+    assert await first.next() == [b"1"]
+    stream.stop_on_recv()
+    await kernel.send(b"2")
+    await kernel.send(b"3")
+    stream.on_recv_stream(lambda one, parts: second.put_nowait([one.channel.encode(), *parts]))
+    stream.channel = "shell"
+    assert [await second.next(), await second.next()] == [[b"shell", b"2"], [b"shell", b"3"]]
+    assert first.empty()
+
+
+async def test_a_fault_in_dealing_with_a_message_loses_no_other(kernel: Kernel, stream: KernelStream) -> None:
+    loop = asyncio.get_running_loop()
+    faults: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _, context: faults.append(context))
+    heard = Heard()
+
+    def deal(parts: list[bytes]) -> None:
+        if parts == [b"bad"]:
+            raise ValueError
+        heard.put_nowait(parts)
+
+    stream.on_recv(deal)
+    await kernel.send(b"bad")
+    await kernel.send(b"good")
+    assert await heard.next() == [b"good"]
+    loop.set_exception_handler(None)
+    assert [type(fault["exception"]) for fault in faults] == [ValueError]
+
+
+async def test_what_has_come_is_delivered_at_once_on_request(kernel: Kernel, stream: KernelStream) -> None:
+    heard = Heard()
+    stream.on_recv(heard.put_nowait)
+    await kernel.send(b"first")
+    await heard.next()
+    stream.stop_on_recv()
+    await kernel.send(b"x" * 500_000)
+    await kernel.send(b"last word")
+    stream.on_recv(heard.put_nowait)
+    while heard.qsize() < 2:  # until libzmq's thread has sent them
+        stream.flush()
+    assert [await heard.next(), await heard.next()] == [[b"x" * 500_000], [b"last word"]]
+
+
+async def test_a_message_of_many_large_parts_arrives_small(kernel: Kernel, heard: Heard) -> None:
+    """The same pages again and again, which cost the sender nothing."""
+    large = b"x" * 8 * MIB
+    await kernel.send(b"head", *[large] * 20)
+    await kernel.send(b"next")
+    parts = await heard.next()
+    assert parts[0] == b"head"
+    assert left_out(parts[1]) == len(large)
+    assert sum(map(len, parts)) < 2 * MIB
+    assert await heard.next() == [b"next"]
+
+
+async def test_a_kernel_waits_until_what_it_sent_was_taken(kernel: Kernel, stream: KernelStream) -> None:
+    async def send(count: int) -> None:
+        for _ in range(count):
+            await kernel.socket.send(b"y" * MIB, copy=False)
+
+    sending = asyncio.create_task(send(50))
+    async with asyncio.timeout(TIMEOUT):
+        while stream.gate.is_open:
+            await asyncio.sleep(0)
+    assert not sending.done()
+    heard = Heard()
+    stream.on_recv(heard.put_nowait)
+    for _ in range(50):
+        await heard.next()
+    await sending
+    assert stream.gate.is_open
+
+
+async def test_while_a_stream_is_held_nothing_is_read(
+    kernel: Kernel, stream: KernelStream, heard: Heard
 ) -> None:
-    """Together with that of what is done with them."""
-    near, far = context.socket(zmq.DEALER), context.socket(zmq.DEALER)
-    near.linger = far.linger = 0
-    far.bind(f"ipc://{tmp_path}/k")
-    connect_through_gate(near, lambda: f"ipc://{tmp_path}/k", Share(10**6, 10**6))
-    gate = gate_of(near)
-    assert gate is not None
-    told: list[tuple[float, int]] = []
-    heard = asyncio.Event()
+    await kernel.send(b"first")
+    await heard.next()
+    stream.hold(True)
+    await kernel.send(b"x" * 8 * MIB)  # more than the system keeps for a socket
+    late = asyncio.ensure_future(kernel.send(b"late"))
+    stream.flush()
+    assert heard.empty()
+    stream.hold(False)
+    assert left_out((await heard.next())[0]) == 8 * MIB
+    assert await heard.next() == [b"late"]
+    await late
 
-    def took(size: int, seconds: float = 0.0, parts: int = 1) -> None:
-        told.append((seconds, parts))
-        if len(told) == 2:
-            heard.set()
 
-    monkeypatch.setattr(gate, "took", took)
-    clock = itertools.count()
-    monkeypatch.setattr(time, "thread_time", lambda: float(next(clock)))
-    with closing(far), closing(GatedStream(near, IOLoop.current())) as stream:
-        stream.on_recv(lambda parts: None)
-        await asyncio.to_thread(far.send_multipart, [b""] * 5)  # waits for the connection
-        await asyncio.to_thread(far.send_multipart, [b""] * 2 * MANY_PARTS)
+async def test_the_time_that_frames_take_is_measured(
+    kernel: Kernel, stream: KernelStream, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert stream.gate.chunk == CHUNK
+    monkeypatch.setattr(f"{Gate.__module__}.COSTLY_FRAMES", 0.0)
+    await kernel.send(b"x" * 100_000)
+    assert await heard.next() == [b"x" * 100_000]
+    assert stream.gate.chunk == CAREFUL_CHUNK
+
+
+async def test_the_time_that_a_message_takes_is_told(
+    kernel: Kernel, stream: KernelStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[bool, int]] = []
+    heard = Heard()
+    monkeypatch.setattr(
+        stream.gate, "took", lambda size, seconds, parts: told.append((seconds > COSTLY_FRAMES, parts))
+    )
+
+    def deal(parts: list[bytes]) -> None:
+        end = time.thread_time() + 2 * COSTLY_FRAMES
+        while time.thread_time() < end:
+            pass
+        heard.put_nowait(parts)
+
+    stream.on_recv(deal)
+    await kernel.send(*[b""] * 5)  # so little is never costly
+    await kernel.send(*[b""] * 2 * MANY_PARTS)
+    await heard.next()
+    await heard.next()
+    assert told == [(False, 5), (True, 2 * MANY_PARTS)]
+
+
+LINGER = 60.0  # seconds
+
+
+@contextmanager
+def lingering() -> Iterator[socket.socket]:
+    """A socket whose last reference takes `LINGER` to close: the other end does not take what was sent."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        one = socket.create_connection(server.getsockname())
+        other, _ = server.accept()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, int(LINGER)))
+    one.setblocking(False)
+    with suppress(BlockingIOError):
+        while True:
+            one.send(bytes(65536))
+    try:
+        yield one
+    finally:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        other.close()  # a reset, which ends what lingers
+        one.close()
+        for thread in threading.enumerate():
+            if thread.name == "closing":
+                thread.join()
+
+
+class Speaking:
+    """A kernel that writes to its socket itself."""
+
+    def __init__(self, folder: Path) -> None:
+        self.url = f"ipc://{folder}/k"
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.setblocking(False)
+        self.listener.bind(str(folder / "k"))
+        self.listener.listen()
+        self.accepted: list[socket.socket] = []
+
+    async def accept(self) -> socket.socket:
         async with asyncio.timeout(TIMEOUT):
-            await heard.wait()
-    assert told == [(0.0, 5), (2.0, 2 * MANY_PARTS)]  # two spans of one tick
+            accepted, _ = await asyncio.get_running_loop().sock_accept(self.listener)
+        self.accepted.append(accepted)
+        return accepted
+
+    async def read_all(self, connection: socket.socket) -> bytes:
+        """Until the gateway hangs up."""
+        data = b""
+        async with asyncio.timeout(TIMEOUT):
+            with suppress(ConnectionResetError):
+                while more := await asyncio.get_running_loop().sock_recv(connection, 4096):
+                    data += more
+        return data
+
+    async def waits_for_nobody(self) -> bool:
+        """Whether nobody connects for many times the interval at which a stream tries."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(20 * CONNECT_INTERVAL):
+                connection, _ = await asyncio.get_running_loop().sock_accept(self.listener)
+                self.accepted.append(connection)
+                return False
+        return True
+
+    def close(self) -> None:
+        for one in (self.listener, *self.accepted):
+            one.close()
+
+
+@asynccontextmanager
+async def speaking_kernel(folder: Path) -> AsyncIterator[tuple[Speaking, socket.socket, KernelStream]]:
+    kernel = Speaking(folder)
+    with closing(kernel), closing(KernelStream(lambda: kernel.url, SHARE, b"me")) as stream:
+        yield kernel, await kernel.accept(), stream
+
+
+async def test_a_kernel_can_send_no_descriptors(tmp_path: Path) -> None:
+    """The last reference to one would be closed where all kernels are served, and may take long."""
+    with socket.socket(socket.AF_UNIX) as one:
+        if not descriptors.refuse_descriptors(one):
+            pytest.skip("Linux before 6.16")
+    async with speaking_kernel(tmp_path) as (_, connection, _):
+        with pytest.raises(PermissionError):
+            socket.send_fds(connection, [b"x"], [0])
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["received", "closed"])
+async def test_on_older_systems_nobody_waits_for_the_descriptors_that_a_kernel_sends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: bool
+) -> None:
+    monkeypatch.setattr(descriptors, "SO_PASSRIGHTS", 9999)
+    loop = asyncio.get_running_loop()
+    with lingering() as one:
+        async with speaking_kernel(tmp_path) as (kernel, connection, stream):
+            stream.hold(held)
+            begin = loop.time()
+            socket.send_fds(connection, [b"\xff"], [one.fileno()])
+            os.close(one.detach())
+            if held:
+                stream.close()
+            await kernel.read_all(connection)
+            assert loop.time() - begin < LINGER / 2
+            assert await kernel.waits_for_nobody()
+
+
+async def test_the_stream_speaks_when_it_is_its_turn(tmp_path: Path) -> None:
+    """Some kernels' libraries read no further than what they wait for."""
+    loop = asyncio.get_running_loop()
+    async with speaking_kernel(tmp_path) as (_, connection, stream):
+        stream.send_multipart([b"message"])
+        assert await loop.sock_recv(connection, 4096) == GREETING
+        connection.send(GREETING)
+        hello = await loop.sock_recv(connection, 4096)
+        assert hello == ready(b"DEALER", b"me")
+        connection.send(ready(b"ROUTER"))
+        assert await loop.sock_recv(connection, 4096) == framed([b"message"])
+
+
+@pytest.mark.parametrize(
+    "told",
+    [b"\x01\x00", GREETING + b"\0\0", GREETING + ready(b"ROUTER") + b"\1\0" * (MAX_PARTS + 1)],
+    ids=["greeting", "not-ready", "parts"],
+)
+async def test_a_kernel_that_breaks_the_protocol_is_not_heard_before_it_is_restarted(
+    tmp_path: Path, told: bytes
+) -> None:
+    loop = asyncio.get_running_loop()
+    async with speaking_kernel(tmp_path) as (kernel, connection, stream):
+        connection.send(told)
+        await kernel.read_all(connection)
+        assert await kernel.waits_for_nobody()
+        stream.send_multipart([b"for the old one"])
+        stream.connect_again()
+        again = await kernel.accept()
+        again.send(GREETING + ready(b"ROUTER"))
+        stream.send_multipart([b"for the new one"])
+        expected = GREETING + ready(b"DEALER", b"me") + framed([b"for the new one"])
+        received = b""
+        while len(received) < len(expected):
+            received += await asyncio.wait_for(loop.sock_recv(again, 4096), TIMEOUT)
+        assert received == expected
+
+
+async def test_a_kernel_that_hangs_up_again_and_again_is_asked_less_and_less(tmp_path: Path) -> None:
+    async with speaking_kernel(tmp_path) as (kernel, connection, _):
+        connection.close()
+        loop = asyncio.get_running_loop()
+        times = [loop.time()]
+        for _ in range(4):
+            (await kernel.accept()).close()
+            times.append(loop.time())
+        assert times[-1] - times[0] > CONNECT_INTERVAL * (2 + 4 + 8 + 16) * 0.9
+
+
+async def test_a_kernel_that_was_restarted_is_connected_again(
+    kernel: Kernel, stream: KernelStream, heard: Heard
+) -> None:
+    kernel.restart()
+    await kernel.send(b"here again")
+    assert await heard.next() == [b"here again"]
+    kernel.restart()
+    stream.connect_again()
+    stream.send_multipart([b"you, too"])
+    assert await kernel.receive() == [b"you, too"]
+
+
+async def test_a_connection_that_was_given_up_does_not_come_again(tmp_path: Path) -> None:
+    """Two would drive each other away from a kernel, which knows them by the same identity."""
+    async with speaking_kernel(tmp_path) as (kernel, first, stream):
+        stream.connect_again()
+        second = await kernel.accept()
+        await kernel.read_all(first)
+        assert await kernel.waits_for_nobody()
+        assert await asyncio.get_running_loop().sock_recv(second, 4096) == GREETING
+
+
+async def test_a_closed_stream_does_nothing_more(tmp_path: Path) -> None:
+    async with speaking_kernel(tmp_path) as (kernel, connection, stream):
+        heard = Heard()
+        stream.on_recv(heard.put_nowait)
+        assert not stream.closed()
+        assert not stream.socket.closed
+        connection.send(GREETING + ready(b"ROUTER") + framed([b"too late"]))
+        stream.close()
+        stream.close()
+        assert stream.closed()
+        assert stream.socket.closed
+        stream.send_multipart([b"x"])
+        stream.flush()
+        stream.hold(False)
+        stream.connect_again()
+        await kernel.read_all(connection)
+        assert await kernel.waits_for_nobody()
+        assert heard.empty()
