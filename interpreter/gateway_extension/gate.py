@@ -54,7 +54,9 @@ class Gate:
         if seconds > COSTLY:
             now = self._loop.time()
             self._timers = [timer for timer in self._timers if timer.when() > now]
-            self._timers.append(self._loop.call_later(self._peace(seconds), self._rested, size + MESSAGE_BYTES))
+            self._timers.append(
+                self._loop.call_later(self._peace(seconds), self._rested, size + MESSAGE_BYTES)
+            )
         else:
             self._release(size + MESSAGE_BYTES)
 

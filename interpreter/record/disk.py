@@ -4,12 +4,12 @@ import asyncio
 import errno
 import logging
 import os
-import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from interpreter.quickness import Quickness
 from interpreter.record.layout import write_at
 
 _log = logging.getLogger(__name__)
@@ -18,8 +18,6 @@ _T = TypeVar("_T")
 
 _WRITERS = 4
 _READERS = 2  # of their own, so that a long search never holds up a run
-_QUICK_SECONDS = 0.05  # a small write that takes longer has met a disk that is busy …
-_SLOW_PAUSE = 10.0  # … so for so many seconds none is made on the event loop
 _PROBE_INTERVAL = 1.0
 _PROBE_BYTES = 64 * 1024
 
@@ -38,7 +36,7 @@ class Disk:
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._closing = False
-        self._slow_until = 0.0
+        self._quick = Quickness()
         self.problem: str | None = None
         """One sentence on why the record can't be written; None when it can, as far as is known."""
 
@@ -85,20 +83,16 @@ class Disk:
     @property
     def is_quick(self) -> bool:
         """Whether a small write may be made on the event loop (`write_now`): a thread costs more than the write."""
-        return self.problem is None and time.monotonic() >= self._slow_until
+        return self.problem is None and bool(self._quick)
 
     def write_now(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """As `write`, without a thread; if it takes long, the disk does not count as quick for a while."""
-        begin = time.monotonic()
         try:
-            return function(*args, **kwargs)
+            with self._quick:
+                return function(*args, **kwargs)
         except OSError as error:
             self.failed(error)
             raise
-        finally:
-            end = time.monotonic()
-            if end - begin > _QUICK_SECONDS:
-                self._slow_until = end + _SLOW_PAUSE
 
     def write_soon(self, function: Callable[[], None]) -> None:
         """Call a function that writes, without waiting for it: OSError only makes a `problem`."""

@@ -4,13 +4,13 @@ import asyncio
 import logging
 import os
 import secrets
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from interpreter import disposal
+from interpreter.quickness import Quickness
 from interpreter.workspace import folder
 from interpreter.workspace.files import MAX_LISTED, MAX_SUMMED, FileInfo, Listing, file_error
 from interpreter.workspace.paths import parse_path
@@ -22,8 +22,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 GLANCE_FILES = 16  # and ten times as many names
-GLANCE_SECONDS = 0.05
-GLANCE_PAUSE = 10.0  # seconds without glances after one that took longer than that: the disk is slow
 _UPLOADS = ".uploads"  # no session id has a dot
 _REMOVED = ".removed"
 
@@ -42,7 +40,7 @@ class Workspaces:
         self, root: Path, *, max_file_bytes: int = 1024**3, max_workspace_bytes: int = 4 * 1024**3
     ) -> None:
         self.root = root
-        self._glance_again_at = 0.0
+        self._quick = Quickness()
         self.uploads = Uploads(
             root / _UPLOADS, max_file_bytes=max_file_bytes, max_workspace_bytes=max_workspace_bytes
         )
@@ -82,13 +80,10 @@ class Workspaces:
 
     def glance(self, session_id: str) -> Snapshot | None:
         """`snapshot` of a small folder, for the event loop: a thread would cost more than the look itself."""
-        begin = time.monotonic()
-        if begin < self._glance_again_at:
+        if not self._quick:
             return None
-        found = self.snapshot(session_id, max_files=GLANCE_FILES)
-        end = time.monotonic()
-        if end - begin > GLANCE_SECONDS:
-            self._glance_again_at = end + GLANCE_PAUSE
+        with self._quick:
+            found = self.snapshot(session_id, max_files=GLANCE_FILES)
         return found if found.complete else None
 
     def snapshot(self, session_id: str, *, max_files: int | None = None) -> Snapshot:

@@ -1,0 +1,35 @@
+"""When files are touched on the event loop: not for a while after a disk has kept it waiting."""
+
+import time
+
+import pytest
+
+from interpreter import quickness
+from interpreter.quickness import Quickness
+
+
+def busy(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() <= end:
+        pass
+
+
+def test_a_disk_counts_as_quick_until_it_was_waited_for() -> None:
+    quick = Quickness()
+    assert quick
+    with quick:
+        time.sleep(quickness.SECONDS / 10)
+    with quick:
+        busy(quickness.SECONDS)  # as a thread that gets no processor
+    assert quick
+    with quick:
+        time.sleep(quickness.SECONDS)
+    assert not quick
+
+
+def test_a_slow_disk_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = Quickness()
+    monkeypatch.setattr(quickness, "PAUSE", 0.0)
+    with quick:
+        time.sleep(quickness.SECONDS)
+    assert quick
