@@ -14,7 +14,7 @@ COSTLY = 0.02
 COSTLY_FRAMES = 0.002
 """The same of one reading, and of a message of more than `MANY_PARTS`: only who wants to takes as long."""
 MANY_PARTS = 32
-MESSAGE_BYTES = 4096
+MESSAGE_BYTES = 2048
 """What a message that waits counts beside its size: of tiny ones too many objects would wait."""
 PEACE = 8
 """What took t seconds is followed by ``PEACE * t`` seconds in which a message counts as waiting, or nothing is read.

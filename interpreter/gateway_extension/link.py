@@ -20,13 +20,43 @@ from interpreter.gateway_extension.gate import Gate, Stopwatch
 
 LARGE_CHUNK = 128 * 1024
 """Bytes that are read at once of the content of one frame, which takes no time to speak of."""
+MAX_UNSENT_BYTES = 64 * 1024**2
 CHEAP_BYTES = 4096
 """So few are never costly, and to look at the clock would cost more."""
 
 
+class Outbox:
+    """Messages that are not sent yet, each as its bytes."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[bytes] = deque()
+        self._size = 0
+
+    def put(self, message: bytes) -> bool:
+        """Whether there was room: who does not take `MAX_UNSENT_BYTES` has stopped reading."""
+        if self._size + len(message) > MAX_UNSENT_BYTES and self._waiting:
+            return False
+        self._waiting.append(message)
+        self._size += len(message)
+        return True
+
+    def take(self) -> bytes | None:
+        """The next message, None if there is none."""
+        if not self._waiting:
+            return None
+        message = self._waiting.popleft()
+        self._size -= len(message)
+        return message
+
+    def clear(self) -> None:
+        """Forgets all."""
+        self._waiting.clear()
+        self._size = 0
+
+
 @dataclass(frozen=True)
 class Events:
-    """What a link tells: messages came; the connection is over, and if hostile for having sent what no kernel sends."""
+    """What a link tells: messages came; the connection is over, and whether for what no kernel sends."""
 
     came: Callable[[list[Message]], None]
     lost: Callable[[bool], None]
@@ -36,7 +66,7 @@ class Link:
     """One connection. It says ``hello`` when the kernel has greeted, and sends ``unsent`` when that is ready."""
 
     def __init__(
-        self, connection: socket.socket, framing: Framing, gate: Gate, hello: bytes, unsent: deque[bytes]
+        self, connection: socket.socket, framing: Framing, gate: Gate, hello: bytes, unsent: Outbox
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._socket = connection
@@ -120,8 +150,8 @@ class Link:
         """Whether there is something to be written, which is then the rest."""
         if self._hello and self._framing.is_greeted:
             self._rest, self._hello = memoryview(self._hello), b""
-        elif self._framing.is_ready and self._unsent:
-            self._rest = memoryview(self._unsent.popleft())
+        elif self._framing.is_ready and (message := self._unsent.take()) is not None:
+            self._rest = memoryview(message)
         return bool(self._rest)
 
     def write(self) -> None:

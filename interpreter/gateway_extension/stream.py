@@ -4,6 +4,7 @@ Each message would go through libzmq's thread and queues, twice; and see `interp
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,9 @@ from typing import Any
 
 from interpreter.gateway_extension.framing import SUBSCRIPTION, Framing, Message, framed, ready
 from interpreter.gateway_extension.gate import CHUNK, MANY_PARTS, Gate, Stopwatch
-from interpreter.gateway_extension.link import CHEAP_BYTES, Events, Link, connected
+from interpreter.gateway_extension.link import CHEAP_BYTES, Events, Link, Outbox, connected
+
+log = logging.getLogger(__name__)
 
 MAX_AT_ONCE = 32
 """Messages; then it is the others' turn."""
@@ -52,7 +55,7 @@ class KernelStream:
         self._hello = ready(b"DEALER", identity) if dealer else ready(b"SUB") + SUBSCRIPTION
         self._loop = asyncio.get_running_loop()
         self.gate = Gate(share.max_waiting_bytes, self._go_on)
-        self._unsent: deque[bytes] = deque()
+        self._unsent = Outbox()
         self._waiting: deque[Message] = deque()
         self._callback: Callback | None = None
         self._delivers = self._hostile = self._closed = False
@@ -91,10 +94,12 @@ class KernelStream:
 
     def send_multipart(self, msg: "Sequence[bytes | memoryview]", *_: Any, **__: Any) -> None:
         """Sends a message as soon as the kernel is there and takes it."""
-        if not self._closed:
-            self._unsent.append(framed(msg))
-            if self._link is not None:
-                self._link.write()
+        if self._closed:
+            return
+        if not self._unsent.put(framed(msg)):
+            log.warning("A message to a kernel was dropped: it does not take what was sent before.")
+        elif self._link is not None:
+            self._link.write()
 
     def flush(self) -> None:
         """Takes, and delivers, what has come so far, but no more than may wait: it may never end."""

@@ -18,6 +18,7 @@ import zmq.asyncio
 from interpreter.gateway_extension import descriptors
 from interpreter.gateway_extension.framing import GREETING, MAX_PARTS, framed, left_out, ready
 from interpreter.gateway_extension.gate import CAREFUL_CHUNK, CHUNK, COSTLY_FRAMES, MANY_PARTS, Gate
+from interpreter.gateway_extension.link import MAX_UNSENT_BYTES
 from interpreter.gateway_extension.stream import CONNECT_INTERVAL, MAX_AT_ONCE, KernelStream, Share
 
 MIB = 1024**2
@@ -404,6 +405,29 @@ async def test_the_stream_speaks_when_it_is_its_turn(tmp_path: Path) -> None:
         assert hello == ready(b"DEALER", b"me")
         connection.send(ready(b"ROUTER"))
         assert await loop.sock_recv(connection, 4096) == framed([b"message"])
+
+
+async def test_a_kernel_that_does_not_read_is_sent_only_so_much(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with speaking_kernel(tmp_path) as (_, connection, stream):
+        connection.send(GREETING + ready(b"ROUTER"))
+        large = b"x" * MAX_UNSENT_BYTES
+        stream.send_multipart([large])  # one is always taken
+        stream.send_multipart([large])
+        stream.send_multipart([b"last"])
+        assert (
+            caplog.messages
+            == ["A message to a kernel was dropped: it does not take what was sent before."] * 2
+        )
+        expected = GREETING + ready(b"DEALER", b"me") + framed([large])
+        received, loop = 0, asyncio.get_running_loop()
+        async with asyncio.timeout(TIMEOUT):
+            while received < len(expected):
+                received += len(await loop.sock_recv(connection, MIB))
+        stream.send_multipart([b"now"])
+        async with asyncio.timeout(TIMEOUT):
+            assert await loop.sock_recv(connection, MIB) == framed([b"now"])
 
 
 @pytest.mark.parametrize(
