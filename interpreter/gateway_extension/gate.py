@@ -22,6 +22,8 @@ PEACE = 8
 By as much for each other gate that rests, so that all of them together get their part of the time, not each.
 """
 MAX_PEACE = 5.0
+LARGE_BYTES = 64 * 1024
+"""A message of more is large."""
 
 
 class Gate:
@@ -117,6 +119,26 @@ class Gate:
             self._go_on()
 
 
+class Peace:
+    """Among all gates: what a large message took is followed by as much time in which no other large one is dealt with.
+
+    Else many kernels that send such ones at once would keep those waiting that send small ones. Seconds, of the loop's
+    clock.
+    """
+
+    def __init__(self) -> None:
+        self._until = 0.0
+
+    def ends_in(self, now: float) -> float:
+        """After how many seconds a large message may be dealt with."""
+        return max(0.0, self._until - now)
+
+    def took(self, seconds: float, now: float) -> None:
+        """A large message took so long."""
+        if seconds > COSTLY_FRAMES:
+            self._until = now + min(seconds, MAX_PEACE)
+
+
 class Stopwatch:
     """How much processor time of its thread a block took, in seconds; 0 if that is not worth a look at the clock."""
 
@@ -134,4 +156,5 @@ class Stopwatch:
             self.seconds = time.thread_time() - self._start
 
 
+peace = Peace()
 _resting: "weakref.WeakSet[Gate]" = weakref.WeakSet()

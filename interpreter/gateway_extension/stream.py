@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from interpreter.gateway_extension.framing import SUBSCRIPTION, Framing, Message, framed, ready
-from interpreter.gateway_extension.gate import CHUNK, MANY_PARTS, Gate, Stopwatch
+from interpreter.gateway_extension.gate import CHUNK, LARGE_BYTES, MANY_PARTS, Gate, Stopwatch, peace
 from interpreter.gateway_extension.link import CHEAP_BYTES, Events, Link, Outbox, connected
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,8 @@ class KernelStream:
         self._unsent = Outbox()
         self._waiting: deque[Message] = deque()
         self._callback: Callback | None = None
-        self._delivers = self._hostile = self._closed = False
+        self._hostile = self._closed = False
+        self._delivers: asyncio.TimerHandle | None = None
         self._link: Link | None = None
         self._losses = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -74,6 +75,8 @@ class KernelStream:
         self._closed = True
         self._callback = None
         self._waiting.clear()
+        if self._delivers is not None:
+            self._delivers.cancel()
         self._hang_up()
         self.gate.close()
 
@@ -107,7 +110,7 @@ class KernelStream:
             if self._link is None or not self._link.read():
                 break
         while self._waiting and self._callback is not None:
-            self._deliver()
+            self._deal(self._callback, *self._waiting.popleft())
 
     def hold(self, held: bool) -> None:
         """As `Gate.hold`."""
@@ -162,31 +165,42 @@ class KernelStream:
         for message in messages:
             self.gate.came(message[1])
         self._waiting += messages
-        if not self._delivers:
+        if self._delivers is None:
             self._deliver()
 
     def _deliver_soon(self) -> None:
-        if self._waiting and self._callback is not None and not self._delivers:
-            self._delivers = True
-            self._loop.call_soon(self._deliver)
+        if self._waiting and self._callback is not None and self._delivers is None:
+            self._delivers = self._loop.call_later(self._wait(), self._deliver_later)
+
+    def _deliver_later(self) -> None:
+        self._delivers = None
+        self._deliver()
+
+    def _wait(self) -> float:
+        """How long the next message has to wait yet, in seconds."""
+        return peace.ends_in(self._loop.time()) if self._waiting[0][1] > LARGE_BYTES else 0.0
 
     def _deliver(self) -> None:
-        self._delivers = False
         try:
             for _ in range(MAX_AT_ONCE):
-                if not self._waiting or self._callback is None:
+                if not self._waiting or self._callback is None or self._wait() > 0:
                     break
                 parts, size = self._waiting.popleft()
-                watch = Stopwatch(size > CHEAP_BYTES)
-                try:
-                    with watch:
-                        self._callback(parts)
-                finally:
-                    self.gate.took(size, watch.seconds, len(parts))
+                self._deal(self._callback, parts, size)
                 if len(parts) > MANY_PARTS:
                     break
         finally:
             self._deliver_soon()
+
+    def _deal(self, callback: Callback, parts: list[bytes], size: int) -> None:
+        watch = Stopwatch(size > CHEAP_BYTES)
+        try:
+            with watch:
+                callback(parts)
+        finally:
+            self.gate.took(size, watch.seconds, len(parts))
+            if size > LARGE_BYTES:
+                peace.took(watch.seconds, self._loop.time())
 
 
 @dataclass(frozen=True)

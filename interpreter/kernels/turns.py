@@ -2,7 +2,8 @@
 
 To read large JSON holds up all threads, so all kernels together shall take no more of the service than one would: a
 message of a kernel that owes is followed by as much peace, in which only small messages are read, and large ones of
-kernels that owe nothing.
+kernels that owe nothing. While several wait, what one of these took is followed by as much rest for all: many kernels
+that begin together owe nothing yet.
 """
 
 import asyncio
@@ -49,7 +50,8 @@ class Turns:
         self._debts = Debts()
         self._waiting: dict[asyncio.Future[None], str] = {}  # in the order in which they came
         self._taken = False
-        self._peace_until = 0.0
+        self._peace_until = 0.0  # for those who owe
+        self._rest_until = 0.0  # for all
         self._timer: asyncio.TimerHandle | None = None
 
     def owes(self, kernel_id: str) -> bool:
@@ -79,6 +81,8 @@ class Turns:
         self._debts.add(kernel_id, spent, now)
         if self._debts.of(kernel_id, now):
             self._peace_until = max(self._peace_until, now + min(spent, MAX_SHARED_PEACE))
+        elif self._waiting:
+            self._rest_until = now + min(spent, MAX_SHARED_PEACE)
         self._taken = False
         self._go_on()
 
@@ -98,8 +102,9 @@ class Turns:
         if not owed:
             return
         first = min(owed, key=lambda turn: owed[turn])
-        if owed[first] and now < self._peace_until:
-            self._timer = asyncio.get_running_loop().call_later(self._peace_until - now, self._go_on)
+        begin = max(self._rest_until, self._peace_until if owed[first] else 0.0)
+        if now < begin:
+            self._timer = asyncio.get_running_loop().call_later(begin - now, self._go_on)
             return
         del self._waiting[first]
         self._taken = True

@@ -7,7 +7,7 @@ import struct
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,14 @@ import zmq.asyncio
 
 from interpreter.gateway_extension import descriptors
 from interpreter.gateway_extension.framing import GREETING, MAX_PARTS, framed, left_out, ready
-from interpreter.gateway_extension.gate import CAREFUL_CHUNK, CHUNK, COSTLY_FRAMES, MANY_PARTS, Gate
+from interpreter.gateway_extension.gate import (
+    CAREFUL_CHUNK,
+    CHUNK,
+    COSTLY_FRAMES,
+    LARGE_BYTES,
+    MANY_PARTS,
+    Gate,
+)
 from interpreter.gateway_extension.link import MAX_UNSENT_BYTES
 from interpreter.gateway_extension.stream import CONNECT_INTERVAL, MAX_AT_ONCE, KernelStream, Share
 
@@ -291,6 +298,38 @@ async def test_the_time_that_a_message_takes_is_told(
     await heard.next()
     await heard.next()
     assert told == [(False, 5), (True, 2 * MANY_PARTS)]
+
+
+async def test_what_a_large_message_took_is_followed_by_time_for_small_ones(tmp_path: Path) -> None:
+    """Also if other kernels send the next large one: many of them would keep everybody waiting."""
+    loop, heard = asyncio.get_running_loop(), Heard()
+    spent = 0.1
+
+    def deal(parts: list[bytes]) -> None:
+        begin = loop.time()
+        if len(parts[0]) > LARGE_BYTES:
+            end = time.thread_time() + spent
+            while time.thread_time() < end:
+                pass
+        heard.put_nowait([parts[0][:1], b"%f" % begin, b"%f" % loop.time()])
+
+    names = (b"a", b"b", b"c")
+    kernels = []
+    async with AsyncExitStack() as stack:
+        for name in names:
+            folder = tmp_path / name.decode()
+            folder.mkdir()
+            kernel, connection, stream = await stack.enter_async_context(speaking_kernel(folder))
+            connection.send(GREETING + ready(b"ROUTER"))
+            stream.on_recv(deal)
+            kernels.append((kernel, connection))
+        for name, (_, connection) in zip(names, kernels, strict=True):
+            large = name * (1 if name == b"c" else LARGE_BYTES + 1)
+            await loop.sock_sendall(connection, framed([large]))
+        told = {name: (float(begin), float(end)) for name, begin, end in [await heard.next() for _ in names]}
+    first, second = sorted((told[b"a"], told[b"b"]))
+    assert second[0] - first[1] > 0.9 * spent
+    assert told[b"c"][0] < second[0]
 
 
 LINGER = 60.0  # seconds

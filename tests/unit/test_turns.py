@@ -73,6 +73,25 @@ async def test_who_owes_nothing_waits_for_one_message_only() -> None:
     await asyncio.wait(tasks)
 
 
+async def test_while_others_wait_each_turn_is_followed_by_as_much_rest_for_all() -> None:
+    """Many that begin together owe nothing yet, and have half of the time together."""
+    clock, order = Clock(), list[str]()
+    turns = Turns(clock)
+    tasks = [await waiting(turns, order, kernel_id) for kernel_id in HEAVY[:3]]
+    for number, kernel_id in enumerate(HEAVY[:2]):
+        turns.end(kernel_id, COSTLY / 2)
+        await settled()
+        assert order == HEAVY[: number + 1]
+        clock.now += COSTLY / 2
+        async with asyncio.timeout(60):
+            await tasks[number + 1]
+        assert order == HEAVY[: number + 2]
+    turns.end(HEAVY[2], COSTLY / 2)
+    tasks.append(await waiting(turns, order, "alone"))
+    assert order == [*HEAVY[:3], "alone"]
+    await asyncio.wait(tasks)
+
+
 async def test_those_who_owe_have_their_turns_in_a_circle() -> None:
     clock, order = Clock(), list[str]()
     turns = Turns(clock)
