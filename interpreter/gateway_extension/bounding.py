@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from jupyter_client.session import DELIM
+
 from interpreter.gateway_extension.activity import GATEWAY_STATES
 from interpreter.gateway_extension.framing import left_out
 from interpreter.jsontext import has_too_many, load
@@ -29,6 +31,7 @@ _COMMS = frozenset({"comm_open", "comm_msg", "comm_close"})
 _MAYBE_FORGED = re.compile("|".join([*GATEWAY_STATES, r"\\"]).encode())
 _MAX_HEADER_BYTES = 65536
 _MAX_PARENTS = 16
+_MESSAGE_PARTS = 4
 _LOST_REPLY = {
     "status": "error",
     "ename": "",
@@ -64,6 +67,15 @@ def is_forged(parts: Parts) -> bool:
     if _load(parts[0]).get("msg_type") != "status":
         return False
     return too_large or _load(parts[3]).get("execution_state") in GATEWAY_STATES
+
+
+def split(wire: Parts) -> tuple[int, Parts]:
+    """Where the signature is in what came over a socket, and the parts after it: none if that is no message at all."""
+    if DELIM not in wire:
+        return 0, []
+    signature = wire.index(DELIM) + 1
+    parts = wire[signature + 1 :]
+    return signature, parts if len(parts) >= _MESSAGE_PARTS else []
 
 
 def bounded(parts: Parts, bounds: Bounds) -> Parts | None:

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 
-from jupyter_client.session import DELIM
-
-from interpreter.gateway_extension.bounding import Backlog, Parts
+from interpreter.gateway_extension.bounding import Backlog, Parts, split
+from interpreter.gateway_extension.framing import cost
 
 MAX_BYTES = 64 * 1024**2
 """Beyond, only small messages are kept, up to the double. No run has so many results, errors and replies."""
@@ -31,18 +30,19 @@ class ReplayBuffer(list[tuple[str, Parts]]):
 
     def append(self, item: tuple[str, Parts]) -> None:
         channel, wire = item
+        start, whole = split(wire)
+        if not whole:
+            return
         if channel != "iopub":
             self._keep(channel, wire)
             return
-        start = wire.index(DELIM) + 1
-        whole = wire[start + 1 :]
         self._watch(whole)
         for parts in self._backlog.admit(whole, self._bytes):
             signature = wire[start] if parts is whole else self._sign(parts[:4])
             self._keep(channel, [*wire[:start], signature, *parts])
 
     def _keep(self, channel: str, wire: Parts) -> None:
-        size = sum(map(len, wire))
+        size = cost(map(len, wire))  # else those of empty parts would have none
         if self._bytes > MAX_BYTES and (size > SMALL_BYTES or self._bytes > 2 * MAX_BYTES):
             return
         self._bytes += size

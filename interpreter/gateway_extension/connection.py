@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from jupyter_client.session import DELIM
 from jupyter_server.services.kernels.connection.base import (
     deserialize_msg_from_ws_v1,
     serialize_msg_to_ws_v1,
@@ -16,7 +15,7 @@ from tornado.websocket import WebSocketClosedError
 from traitlets import Bool
 
 from interpreter.batches import BATCH_SUBPROTOCOL
-from interpreter.gateway_extension.bounding import Backlog, Bounds, bounded_reply
+from interpreter.gateway_extension.bounding import Backlog, Bounds, bounded_reply, split
 from interpreter.gateway_extension.stream import KernelStream
 
 KERNEL_ENDED = 4404
@@ -224,8 +223,9 @@ class KernelConnection(ZMQChannelsWebsocketConnection):
 
     def handle_outgoing_message(self, stream: Any, outgoing_msg: list[bytes]) -> None:
         channel = stream if isinstance(stream, str) else getattr(stream, "channel", None)
-        start = outgoing_msg.index(DELIM) + 1
-        parts = outgoing_msg[start + 1 :]
+        start, parts = split(outgoing_msg)
+        if not parts:
+            return
         if channel == "iopub":
             self.multi_kernel_manager.note_activity(self.kernel_id, parts)
             messages = self._backlog.admit(parts, self._unsent_bytes)

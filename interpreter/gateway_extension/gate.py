@@ -89,14 +89,20 @@ class Gate:
         self._release(0)
 
     def start_anew(self) -> None:
-        """The next connection is to a kernel that has done nothing yet."""
+        """The next connection is to a kernel that has done nothing yet, and nothing of the last one waits."""
+        self._end_rest()
+        self._waiting = 0
         self.chunk = CHUNK
 
     def close(self) -> None:
         """Ends its timers; further calls do nothing."""
         self._closed = True
+        self._end_rest()
+
+    def _end_rest(self) -> None:
         for timer in (*self._timers, *([] if self._rests is None else [self._rests])):
             timer.cancel()
+        self._timers, self._rests = [], None
         _resting.discard(self)
 
     def _peace(self, seconds: float) -> float:

@@ -117,11 +117,12 @@ class KernelStream:
         self.gate.hold(held)
 
     def connect_again(self) -> None:
-        """To a kernel that was restarted. What was not sent to the old one is dropped."""
+        """To a kernel that was restarted. What was not sent to the old one is dropped, and what of it still waits."""
         if self._closed:
             return
         self._hang_up()
         self._unsent.clear()
+        self._waiting.clear()
         self._hostile, self._losses = False, 0
         self.gate.start_anew()
         self._connect()

@@ -4,7 +4,9 @@ import json
 from typing import Any
 
 import pytest
+from jupyter_client.session import DELIM
 
+from interpreter.gateway_extension import buffering
 from interpreter.gateway_extension.bounding import (
     Backlog,
     Bounds,
@@ -13,6 +15,7 @@ from interpreter.gateway_extension.bounding import (
     bounded_reply,
     cut_text,
     is_forged,
+    split,
 )
 from interpreter.gateway_extension.buffering import ReplayBuffer
 from interpreter.jsontext import MAX_MEMBERS
@@ -262,3 +265,39 @@ def test_a_stream_of_which_nothing_is_cut_is_not_written_anew() -> None:
     whole = json.dumps({"name": "stdout", "text": "é" * 499}, ensure_ascii=False).encode()
     parts = [*stream("")[:3], whole]
     assert bounded(parts, BOUNDS) is parts
+
+
+NO_MESSAGES: list[Parts] = [
+    [],
+    [b""],
+    [b"topic"] * 5,
+    [DELIM],
+    [DELIM, b"signature"],
+    [b"id", DELIM, b"signature", b"{}", b"{}", b"{}"],
+]
+
+
+@pytest.mark.parametrize("wire", NO_MESSAGES)
+def test_what_is_no_message_has_no_parts(wire: Parts) -> None:
+    assert split(wire)[1] == []
+
+
+def test_a_message_has_its_parts_after_the_signature() -> None:
+    parts = [*message("status", {}), b"buffer"]
+    assert split([b"id", DELIM, b"signature", *parts]) == (2, parts)
+
+
+@pytest.mark.parametrize("channel", ["iopub", "shell"])
+def test_what_is_no_message_is_not_kept_for_an_absent_client(channel: str) -> None:
+    buffer = ReplayBuffer(Backlog(BOUNDS), lambda parts: b"signed")
+    for wire in NO_MESSAGES:
+        buffer.append((channel, wire))
+    assert buffer == []
+
+
+def test_messages_of_empty_parts_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buffering, "MAX_BYTES", 100_000)
+    buffer = ReplayBuffer(Backlog(BOUNDS), lambda parts: b"signed")
+    for _ in range(10_000):
+        buffer.append(("shell", [DELIM, b"", b"", b"", b"", b""]))
+    assert len(buffer) < 1000
