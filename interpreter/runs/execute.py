@@ -15,11 +15,14 @@ from interpreter.runs.exit_codes import failed_commands
 INTERRUPT_TIMEOUT = 2.0  # seconds for the gateway to take an interrupt
 INTERRUPT_INTERVAL = 1.0  # seconds between two interrupts; faster ones garble the traceback
 LAST_INTERRUPT = 0.05  # seconds before the end after which none begins: it would meet the restarted kernel
-PROCESSES_TIMEOUT = 2.0  # seconds for the kernel to end the processes that stopped code has started
+SETTLE_TIMEOUT = 2.0  # seconds, at least, for the kernel to show after a stop that it takes code again
 SOON = 1.0  # seconds after the sending from which on it is looked whether the kernel and its messages are still there
 WAKE_DELAY = 0.1  # seconds after which an interrupted `await` needs a message to notice
 
-# Of the kernels' extension (gateway_config/ipython); kernels without it answer with an error, or nothing.
+# Says nothing in most languages, and is an error in the others. Of empty code some kernels say that it is done
+# without a look at what does their work: a shell that goes on with what was stopped.
+COMMENT = "#"
+# Of the kernels' extension (gateway_config/ipython); kernels without it answer with an error.
 END_PROCESSES = "__import__('interpreter_processes').end_processes()"
 
 SOCKET_LOST = "The connection to the kernel was lost for a while; some output may be missing."
@@ -127,24 +130,33 @@ async def _stop(
     if not stop.gentle:
         kernel.abandon(attempt.execution)
         return Outcome(stop.status, (stop.sentence,), state_lost=stop.restarts)
-    if not await _interrupt(kernel, done, grace):
-        kernel.abandon(attempt.execution)
-        return Outcome(stop.status, (stop.sentence,), kernel_is_stuck=True)
-    error = done.exception()
-    if isinstance(error, KernelDiedError):
+    end = asyncio.get_running_loop().time() + grace
+    over = await _interrupt(kernel, done, end)
+    if over and isinstance(error := done.exception(), KernelDiedError):
         return Outcome(stop.status, (stop.sentence, error.death.sentence), death=error.death)
-    await _end_processes(kernel)
-    return Outcome(stop.status, (stop.sentence,))
+    if over and await _settles(kernel, attempt.execution, end):
+        return Outcome(stop.status, (stop.sentence,))
+    kernel.abandon(attempt.execution)
+    return Outcome(stop.status, (stop.sentence,), kernel_is_stuck=True)
 
 
-async def _end_processes(kernel: Kernel) -> None:
-    """End what the code has started and an interrupt does not reach, as far as the kernel can.
+async def _settles(kernel: Kernel, execution: Execution, end: float) -> bool:
+    """Have the kernel end what the code has started and an interrupt does not reach; whether it takes code again.
 
-    If the kernel dies of it, the next run tells.
+    That it is idle does not say so: what does its work may go on with the code that was stopped. If the kernel
+    dies of it, the next run tells.
     """
-    with contextlib.suppress(KernelDiedError, UnavailableError, TimeoutError):
-        async with asyncio.timeout(PROCESSES_TIMEOUT):
-            await kernel.evaluate("", {"ended": END_PROCESSES})
+    if execution.reply is None and not execution.reconnects:
+        return False  # it broke off in the middle of its work
+    left = end - asyncio.get_running_loop().time()
+    try:
+        async with asyncio.timeout(max(left, SETTLE_TIMEOUT)):
+            await kernel.evaluate(COMMENT, {"ended": END_PROCESSES})
+    except TimeoutError:
+        return False
+    except (KernelDiedError, UnavailableError):
+        pass
+    return True
 
 
 def _timeout_stop(timeout: float) -> Stop:
@@ -188,14 +200,13 @@ def _died(death: KernelDeath) -> Outcome:
     return Outcome(RunStatus.KERNEL_DIED, (death.sentence,), death=death)
 
 
-async def _interrupt(kernel: Kernel, done: "asyncio.Task[None]", grace: float) -> bool:
-    """Interrupt until the code ends; whether it did within ``grace`` seconds.
+async def _interrupt(kernel: Kernel, done: "asyncio.Task[None]", end: float) -> bool:
+    """Interrupt until the code ends; whether it did before ``end``, on the loop's clock.
 
     One interrupt is not always enough: code may swallow it, and a top-level ``await`` sleeps on until
     a message wakes the kernel's loop.
     """
     loop = asyncio.get_running_loop()
-    end = loop.time() + grace
     while not done.done() and (left := end - loop.time()) > LAST_INTERRUPT:
         with contextlib.suppress(GatewayError, TimeoutError):
             async with asyncio.timeout(min(INTERRUPT_TIMEOUT, left)):
