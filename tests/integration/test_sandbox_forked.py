@@ -8,6 +8,7 @@ from test_sandbox_attacks import *  # noqa: F403
 from test_sandbox_life import *  # noqa: F403
 from test_sandbox_limits import *  # noqa: F403
 from test_sandbox_network import *  # noqa: F403
+from test_sandbox_shared import *  # noqa: F403
 
 pytestmark = pytest.mark.exhaustive
 

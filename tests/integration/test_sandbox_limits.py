@@ -178,7 +178,8 @@ def test_who_is_far_over_the_limit_is_ended_even_if_nothing_grows() -> None:
             "wb"
         ) as file:  # between two looks, by whatever way there may be
             os.posix_fallocate(file.fileno(), 0, 33 * MIB + watchdog.OVERSHOOT)
-        assert kernel.wait_for_death() == "workspace full (limit 32 MiB)"
+        says = "workspace full (limit 32 MiB); no kernel can start before files are deleted through the API"
+        assert kernel.wait_for_death() == says
 
 
 def test_one_file_can_not_fill_more_than_the_workspace() -> None:

@@ -149,7 +149,7 @@ def test_a_session_can_not_wish_its_limits_away(wish: str) -> None:
 def test_a_clean_memory_error_comes_before_the_wall() -> None:
     pairs = dict(Limits(memory_bytes=2**30).rlimits(own_uid=False))
     assert 0.9 * 2**30 < pairs[resource.RLIMIT_DATA] < 2**30
-    assert pairs[resource.RLIMIT_CORE] == 0
+    assert pairs[resource.RLIMIT_CORE] == 1
     assert resource.RLIMIT_NPROC not in pairs
 
 

@@ -78,7 +78,7 @@ def test_addresses_that_are_not_of_the_internet_are_refused(address: str) -> Non
     parsed = ipaddress.ip_address(address)
     assert not is_public(parsed)
     with pytest.raises(RefusedError):
-        policy("some.host", public=True).check_address(parsed, "some.host")
+        policy("some.host", public=True).check_address(parsed, 443, "some.host")
 
 
 @pytest.mark.parametrize("address", ["1.1.1.1", "93.184.216.34", "2606:4700:4700::1111"])
@@ -96,6 +96,22 @@ async def test_a_listed_name_at_a_private_address_needs_that_address_listed() ->
         await resolve(policy("localhost"), "localhost", 80)
     family, address = await resolve(policy("localhost", "127.0.0.1", "::1"), "localhost", 80)
     assert (family, address) == (socket.AF_INET, "127.0.0.1")
+
+
+@pytest.mark.parametrize("public", [False, True])
+@pytest.mark.parametrize("entry", ["127.0.0.1:8443", "127.0.0.0/8:8443", "127.0.0.1"])
+async def test_an_address_that_is_not_public_is_reached_at_its_listed_ports_only(
+    entry: str, public: bool
+) -> None:
+    listed = 8443 if entry.endswith(":8443") else 443
+    rules = policy("localhost", "localhost:8443", "localhost:9", entry, "[::1]:8443", "::1", public=public)
+    for port in (443, 8443, 9):
+        for host in ("127.0.0.1", "localhost", "127.1", "2130706433", "::ffff:127.0.0.1"):
+            if port == listed:
+                assert await resolve(rules, host, port) == (socket.AF_INET, "127.0.0.1")
+            else:
+                with pytest.raises(RefusedError, match="not at a public address"):
+                    await resolve(rules, host, port)
 
 
 async def test_a_name_that_does_not_resolve_is_refused() -> None:

@@ -142,3 +142,53 @@ async def test_a_tunnel_is_not_read() -> None:
 
 def test_addresses_that_wrap_others_are_not_public() -> None:
     assert not is_public(ipaddress.ip_address("64:ff9b:1::7f00:1"))
+
+
+@pytest.mark.parametrize("length", [b"9" * 19, b"0" * 5000, b"9" * 5000, b"\xb2"])
+async def test_a_length_that_not_all_can_read_is_refused_before_the_host_hears_of_it(length: bytes) -> None:
+    host = Host()
+    async with proxied(host) as (reader, writer):
+        writer.write(
+            b"POST http://127.0.0.1:%d/ HTTP/1.1\r\nContent-Length: %s\r\n\r\n" % (host.port, length)
+        )
+        assert b" 400 " in await reader.readline()
+    assert host.got == b""
+
+
+class Talker(Host):
+    """Says something again and again, and ends when it is told to."""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while not self.ended.is_set():
+                writer.write(b"x")
+                await writer.drain()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.ended.wait(), 0.01)
+        writer.close()
+
+
+@pytest.mark.parametrize("first", [b"CONNECT 127.0.0.1:%d", b"GET http://127.0.0.1:%d/"])
+async def test_a_client_may_listen_for_as_long_as_the_host_talks(
+    monkeypatch: pytest.MonkeyPatch, first: bytes
+) -> None:
+    monkeypatch.setattr("interpreter.gateway_extension.sandbox.proxy.IDLE_TIMEOUT", 1.0)
+    host, clock = Talker(), asyncio.get_running_loop()
+    async with proxied(host) as (reader, writer):
+        writer.write(first % host.port + b" HTTP/1.1\r\n\r\n")
+        until = clock.time() + 2.5
+        while clock.time() < until:
+            assert await reader.read(1000), "it was cut off"
+        host.ended.set()
+        while await reader.read(1000):
+            pass
+
+
+async def test_a_tunnel_ends_when_nobody_says_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("interpreter.gateway_extension.sandbox.proxy.IDLE_TIMEOUT", 0.1)
+    host = Host()
+    async with proxied(host) as (reader, writer):
+        writer.write(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % host.port)
+        await reader.readuntil(b"\r\n\r\n")
+        assert await reader.read() == b""
+        await host.ended.wait()

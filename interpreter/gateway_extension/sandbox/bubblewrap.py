@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from interpreter.gateway_extension.sandbox.command import Box, Descriptors, bwrap_arguments
+from interpreter.gateway_extension.sandbox.command import MAX_TERMINALS, Box, Descriptors, bwrap_arguments
 from interpreter.gateway_extension.sandbox.launching import FIRST_FD, LaunchedProcess, launcher
 from interpreter.gateway_extension.sandbox.processes import is_readable
 from interpreter.gateway_extension.sandbox.seccomp import seccomp_filter
@@ -17,6 +17,7 @@ from interpreter.gateway_extension.sandbox.seccomp import seccomp_filter
 STAGING_FOLDERS = ("/mnt", "/run", "/srv", "/media")
 SYSTEM_BWRAP = "/usr/bin/bwrap"
 MAX_ERROR = 4096
+STAGED_TERMINALS = "terminals"
 NICE = 1  # the gateway itself goes first
 
 
@@ -215,7 +216,7 @@ def _plan(
     box: Box, fds: Descriptors, program: Program, terms: Terms, give: Callable[[int], int]
 ) -> dict[str, object]:
     """What the launcher is told."""
-    staging, path = "", program.path
+    staging, path, terminals = "", program.path, None
     sources: dict[str, str] | None = None
     collected: dict[str, str] = {}
     if terms.uid is not None:
@@ -224,7 +225,8 @@ def _plan(
         sources = {source: f"{staging}/{name}" for source, name in names.items()}
         collected = {name: source for source, name in names.items()} | program.staged
         path = f"{staging}/{program.staged_path}" if program.staged else program.path
-    arguments = b"\0".join(os.fsencode(text) for text in bwrap_arguments(box, fds, sources))
+        terminals = f"{staging}/{STAGED_TERMINALS}"
+    arguments = b"\0".join(os.fsencode(text) for text in bwrap_arguments(box, fds, sources, terminals))
     args_fd = give(memory_file("arguments", arguments))
     # As root the kernel's user is another one, who can't change the program.
     copied = terms.uid is None and program.is_ours()
@@ -233,6 +235,7 @@ def _plan(
         "libraries": program.libraries,
         "staging": staging,
         "sources": collected,
+        "terminals": (STAGED_TERMINALS, MAX_TERMINALS),
         # The command itself has to follow "--" on the command line, not in the file.
         "argv": [path, "--args", str(args_fd), "--", *box.argv],
         "cgroup_procs": list(terms.cgroup_procs),

@@ -13,6 +13,8 @@ CPU_PERIOD = 100_000  # microseconds
 V1_CONTROLLERS = ("memory", "pids", "cpu", "cpuacct")
 REMOVE_TRIES = 300  # of a hundredth of a second: a busy machine takes its time to end processes
 OLD = 60.0  # seconds
+# A part of the memory limit that TCP and UDP may have where version 1 counts them, which it does on their own.
+SOCKET_SHARE = 16
 _COUNTERS_BYTES = 8192  # more than any file of counters has
 
 
@@ -143,6 +145,7 @@ class ControlGroup:
         else:
             self._set("memory", "memory.limit_in_bytes", limits.memory_bytes)
             self._set("memory", "memory.memsw.limit_in_bytes", limits.memory_bytes)
+            self._set("memory", "memory.kmem.tcp.limit_in_bytes", limits.memory_bytes // SOCKET_SHARE)
             self._set("pids", "pids.max", limits.max_processes + OWN_PROCESSES)
             self._set("cpu", "cpu.shares", max(2, limits.cpu_share))
             self._set("cpu", "cpu.cfs_quota_us", quota or -1)

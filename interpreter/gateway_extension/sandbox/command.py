@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 WORKSPACE = "/mnt/data"
 HOME = "/home/user"
 PACKAGES = f"{HOME}/.packages"  # there from the start: Python remembers folders of its path that are not
+TERMINALS = "/dev/pts"
+MAX_TERMINALS = 64  # all sandboxes and containers of a host share some three thousand
 UID = 1000  # inside; outside it is the gateway's user, or one of the range when that is root
 
 # Files of an own procfs that tell about the host; an unreadable device is bound over each.
@@ -97,10 +99,13 @@ def _kernel_filesystems(box: Box) -> list[str]:
     return [*args, "--perms", "0700", "--size", str(box.tmp_bytes), "--tmpfs", HOME, "--dir", PACKAGES]
 
 
-def bwrap_arguments(box: Box, fds: Descriptors, sources: Mapping[str, str] | None = None) -> list[str]:
+def bwrap_arguments(
+    box: Box, fds: Descriptors, sources: Mapping[str, str] | None = None, terminals: str | None = None
+) -> list[str]:
     """Options for bubblewrap, without its own name and the command to run.
 
-    ``sources`` says where a bind's source is to be found when it was staged elsewhere. They hold the
+    ``sources`` says where a bind's source is to be found when it was staged elsewhere; ``terminals``: a file
+    system of terminals that knows a limit, which bubblewrap's own has not. The arguments hold the
     kernel's environment: pass them with ``--args``, or every process list shows them.
     """
     args = _isolation(box, fds)
@@ -116,6 +121,8 @@ def bwrap_arguments(box: Box, fds: Descriptors, sources: Mapping[str, str] | Non
     args += _kernel_filesystems(box)
     for bind in sorted(others, key=lambda bind: bind.dest):
         args += _bind(bind, sources)
+    if terminals is not None:
+        args += ["--dev-bind", terminals, TERMINALS]
     args += ["--remount-ro", "/dev", "--remount-ro", "/"]
     return [*args, "--chdir", box.cwd]
 

@@ -49,8 +49,11 @@ def _mount(source: str, target: str, kind: str | None, flags: int, data: str | N
     _check(_libc.mount(*encoded, ctypes.c_ulong(flags), options), f"mount {target}")
 
 
-def _stage(folder: str, sources: dict[str, str]) -> None:
-    """Bind each source to ``folder``/<its name>, visible to this process and its children only."""
+def _stage(folder: str, sources: dict[str, str], terminals: tuple[str, int]) -> None:
+    """Bind each source to ``folder``/<its name>, visible to this process and its children only.
+
+    ``terminals``: the name and the size of a file system of terminals.
+    """
     # not os.unshare: new in Python 3.12
     _check(_libc.unshare(CLONE_NEWNS), "unshare the mount namespace (needs CAP_SYS_ADMIN)")
     _mount("none", "/", None, MS_REC | MS_SLAVE)
@@ -65,6 +68,9 @@ def _stage(folder: str, sources: dict[str, str]) -> None:
             os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
         _mount(f"/proc/self/fd/{handle}", target, None, MS_BIND | MS_REC)
         os.close(handle)
+    name, most = terminals
+    os.mkdir(f"{folder}/{name}", 0o755)
+    _mount("devpts", f"{folder}/{name}", "devpts", 0, f"newinstance,mode=0620,ptmxmode=0666,max={most}")
     for path in UNNEEDED:
         _libc.umount2(path, MNT_DETACH)  # fails where nothing is mounted, or not by us
 
@@ -119,7 +125,7 @@ def carry_out(fd: int) -> None:
             group.write("0")
     os.nice(plan["nice"])
     if plan["staging"]:
-        _stage(plan["staging"], plan["sources"])
+        _stage(plan["staging"], plan["sources"], plan["terminals"])
     if plan["uid"] is not None:
         os.setgroups([])
         os.setresgid(plan["uid"], plan["uid"], plan["uid"])

@@ -13,6 +13,8 @@ GIB = 1024**3
 # A kernel needs about this much before it runs any code; less would only make it die at start.
 SMALLEST = {"memory_bytes": 128 * MIB, "max_processes": 24, "max_open_files": 64, "max_file_bytes": MIB}
 
+# And queued signals. Before Linux 6.13 a timer goes on for a signal that is ignored, at nobody's expense.
+MAX_TIMERS = 1024
 OWN_PROCESSES = 2  # bubblewrap's, outside and inside
 
 
@@ -78,21 +80,24 @@ class Limits:
     def rlimits(self, *, own_uid: bool) -> list[tuple[int, int]]:
         """(resource, value) pairs that bubblewrap starts under and every process inherits.
 
-        The number of processes counts per uid, so it is one of them only for a uid of the sandbox's own.
+        The numbers of processes and of timers count per uid, so they are among them only for a uid of the
+        sandbox's own.
         RLIMIT_DATA is a little below the memory limit, so that a big allocation fails as a clean
         MemoryError before the kernel's OOM killer has to act. RLIMIT_AS would hit thread arenas and
-        memory-mapped files, which cost nothing.
+        memory-mapped files, which cost nothing. With an RLIMIT_CORE of 0 a host's program for dumps
+        (`core_pattern`) would still get them whole; 1 byte is what the system takes for "none at all".
         """
         pairs = [
             (resource.RLIMIT_DATA, int(self.memory_bytes * 0.95)),
             (resource.RLIMIT_NOFILE, self.max_open_files),
             (resource.RLIMIT_FSIZE, self.largest_file_bytes),
-            (resource.RLIMIT_CORE, 0),
+            (resource.RLIMIT_CORE, 1),
             (resource.RLIMIT_MEMLOCK, 64 * 1024),
             (resource.RLIMIT_MSGQUEUE, 0),
         ]
         if own_uid:
             pairs.append((resource.RLIMIT_NPROC, self.max_processes + OWN_PROCESSES))
+            pairs.append((resource.RLIMIT_SIGPENDING, MAX_TIMERS))
         if self.cpu_seconds:
             pairs.append((resource.RLIMIT_CPU, math.ceil(self.cpu_seconds) + 1))
         return pairs

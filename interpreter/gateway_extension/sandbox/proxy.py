@@ -67,7 +67,7 @@ class Rule:
 
     name: str
     network: Network | None
-    port: int | None
+    ports: tuple[int, ...]
 
     @classmethod
     def parse(cls, entry: str) -> "Rule":
@@ -79,25 +79,25 @@ class Rule:
         elif text.count(":") == 1:
             text, _, rest = text.partition(":")
             port = _port(rest)
+        ports = DEFAULT_PORTS if port is None else (port,)
         with contextlib.suppress(ValueError):
-            return cls("", ipaddress.ip_network(text, strict=False), port)
+            return cls("", ipaddress.ip_network(text, strict=False), ports)
         text = text.rstrip(".")
         plain = text.removeprefix("*.")
         if not plain or not all(part and part.replace("-", "a").isalnum() for part in plain.split(".")):
             raise ValueError(f"not a host name or address: {entry!r}")
-        return cls(text, None, port)
+        return cls(text, None, ports)
 
     def names(self, host: str, port: int) -> bool:
         """Whether the rule allows this host name (or literal address) and port."""
-        if port != self.port if self.port is not None else port not in DEFAULT_PORTS:
-            return False
         if self.network is not None:
-            return (address := _literal(host)) is not None and _contains(self.network, address)
-        return host == self.name or (self.name.startswith("*.") and host.endswith(self.name[1:]))
+            return (address := _literal(host)) is not None and self.covers(address, port)
+        named = host == self.name or (self.name.startswith("*.") and host.endswith(self.name[1:]))
+        return named and port in self.ports
 
-    def covers(self, address: Address) -> bool:
-        """Whether the rule lists this very address."""
-        return self.network is not None and _contains(self.network, address)
+    def covers(self, address: Address, port: int) -> bool:
+        """Whether the rule lists this very address and port."""
+        return self.network is not None and port in self.ports and _contains(self.network, address)
 
 
 def _contains(network: Network, address: Address) -> bool:
@@ -130,9 +130,9 @@ class Policy:
         if not self.public and not any(rule.names(host, port) for rule in self.rules):
             raise RefusedError(f"The network policy of this session does not allow {host}:{port}.")
 
-    def check_address(self, address: Address, host: str) -> None:
+    def check_address(self, address: Address, port: int, host: str) -> None:
         """Raises `RefusedError` unless this address may be connected to."""
-        if any(rule.covers(address) for rule in self.rules):
+        if any(rule.covers(address, port) for rule in self.rules):
             return
         if not is_public(address) or is_local(address):
             raise RefusedError(f"{host} is not at a public address, and this network policy wants one.")
@@ -169,8 +169,8 @@ async def resolve(policy: Policy, host: str, port: int) -> tuple[int, str]:
             raise RefusedError(f"The host name {host} can't be resolved.") from error
         found = [address for info in infos if (address := _literal(str(info[4][0]))) is not None]
     for address in found:
-        policy.check_address(address, host)
-    first = sorted(found, key=lambda address: address.version)[0]
+        policy.check_address(address, port, host)
+    first = min(found, key=lambda address: address.version)
     return (socket.AF_INET if first.version == 4 else socket.AF_INET6), str(first)
 
 
@@ -217,8 +217,8 @@ def _headers(rest: bytes, *, chunks: bool) -> list[bytes]:
             encodings.append(value.lower())
         if name not in _NOT_SENT_ON and not name.startswith(b"proxy-"):
             kept.append(line)
-    if len(lengths) + len(encodings) > 1 or not all(length.isdigit() for length in lengths):
-        raise ValueError("more than one length of the body, or none")
+    if len(lengths) + len(encodings) > 1 or not all(text.isdigit() and len(text) <= 18 for text in lengths):
+        raise ValueError("more than one length of the body, or none that all can read")
     if encodings and not (chunks and encodings == [b"chunked"]):  # HTTP/1.0 has no chunks
         raise ValueError("a transfer encoding that servers read in different ways")
     return kept
@@ -255,16 +255,14 @@ class Proxy:
             family, address = await resolve(self._policy, host, port)
             up_reader, up_writer = await asyncio.open_connection(address, port, family=family)
         try:
-            if method == "CONNECT":
-                writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-                sending = _pump(reader, up_writer)
-            else:
+            async with asyncio.timeout(IDLE_TIMEOUT) as idle, asyncio.TaskGroup() as group:
+                out, back = Way(reader, up_writer, idle), Way(up_reader, writer, idle)
+                if tunnel := method == "CONNECT":
+                    writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
                 up_writer.write(forward)
-                sending = _send_body(reader, up_writer, forward)
-            async with asyncio.TaskGroup() as group:
-                task = group.create_task(sending)
-                await _pump(up_reader, writer)
-                if method != "CONNECT":
+                task = group.create_task(out.send_all() if tunnel else out.send_body(forward))
+                await back.send_all()
+                if not tunnel:
                     task.cancel()  # the answer is complete
         except* (OSError, EOFError, ValueError, asyncio.LimitOverrunError):
             pass  # either side hung up, or the body is not one: the connection is over
@@ -272,54 +270,56 @@ class Proxy:
             await _close(up_writer)
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(EOFError):
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One direction of a connection, which has ended when nothing has gone either way for too long."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    idle: asyncio.Timeout
+
+    async def send_all(self) -> None:
+        with contextlib.suppress(EOFError):
+            await self._send(sys.maxsize)
+        self.writer.write_eof()
+
+    async def _send(self, size: int) -> None:
+        while size:
+            if not (data := await self.reader.read(min(size, 65536))):
+                raise EOFError
+            self.writer.write(data)
+            await self.writer.drain()
+            size -= len(data)
+            if not self.idle.expired():
+                self.idle.reschedule(asyncio.get_running_loop().time() + IDLE_TIMEOUT)
+
+    async def send_body(self, head: bytes) -> None:
+        """What belongs to the request with this head, and nothing that comes after it."""
+        if b"\r\ntransfer-encoding:" in head.lower():  # which is chunked, or it would have been refused
+            await self._send_chunks()
+        elif length := _LENGTH.search(head):
+            await self._send(int(length[1]))
+        while await self.reader.read(65536):
+            pass  # another request, say
+        # Not before the client does: some servers give up their answer for one that has ended its side.
+        self.writer.write_eof()
+
+    async def _send_chunks(self) -> None:
+        """Without what may stand beside the sizes and at the end. Raises ValueError."""
         while True:
-            await _send_some(reader, writer, 65536)
-    writer.write_eof()
-
-
-async def _send_some(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, size: int) -> int:
-    async with asyncio.timeout(IDLE_TIMEOUT):
-        if not (data := await reader.read(min(size, 65536))):
-            raise EOFError("no more comes")
-        writer.write(data)
-        await writer.drain()
-    return len(data)
-
-
-async def _send_body(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: bytes) -> None:
-    """What belongs to the request, and nothing that comes after it."""
-    if b"\r\ntransfer-encoding:" in head.lower():  # which is chunked, or it would have been refused
-        await _send_chunks(reader, writer)
-    elif length := _LENGTH.search(head):
-        size = int(length[1])
-        while size:
-            size -= await _send_some(reader, writer, size)
-    while await reader.read(65536):
-        pass  # another request, say
-    # Not before the client does: some servers give up their answer for one that has ended its side.
-    writer.write_eof()
-
-
-async def _send_chunks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Without what may stand beside the sizes and at the end. Raises ValueError."""
-    while True:
-        async with asyncio.timeout(IDLE_TIMEOUT):
-            line = await reader.readuntil(b"\r\n")
-        if (parts := _CHUNK.fullmatch(line)) is None:
-            raise ValueError("not the size of a chunk")
-        if not (size := int(parts[1], 16)):
-            break
-        writer.write(b"%x\r\n" % size)
-        while size:
-            size -= await _send_some(reader, writer, size)
-        if await reader.readexactly(2) != b"\r\n":
-            raise ValueError("a chunk of another size")
-        writer.write(b"\r\n")
-    while await reader.readuntil(b"\r\n") != b"\r\n":
-        pass
-    writer.write(b"0\r\n\r\n")
+            line = await self.reader.readuntil(b"\r\n")
+            if (parts := _CHUNK.fullmatch(line)) is None:
+                raise ValueError("not the size of a chunk")
+            if not (size := int(parts[1], 16)):
+                break
+            self.writer.write(b"%x\r\n" % size)
+            await self._send(size)
+            if await self.reader.readexactly(2) != b"\r\n":
+                raise ValueError("a chunk of another size")
+            self.writer.write(b"\r\n")
+        while await self.reader.readuntil(b"\r\n") != b"\r\n":
+            pass
+        self.writer.write(b"0\r\n\r\n")
 
 
 async def _reply(writer: asyncio.StreamWriter, status: str, text: str) -> None:

@@ -11,30 +11,37 @@ import tempfile
 from typing import Any
 
 # Refused with EPERM, like a missing capability. System V memory, queues and semaphores would belong to no process
-# (those of multiprocessing are POSIX's).
+# (those of multiprocessing are POSIX's). Where memory comes from (mbind, set_mempolicy) is noted in memory that is
+# on nobody's account.
 FORBIDDEN = (
     "acct", "add_key", "bpf", "chroot", "clock_adjtime", "clock_settime", "create_module", "delete_module",
     "fanotify_init", "finit_module", "fsconfig", "fsmount", "fsopen", "fspick", "get_kernel_syms",
     "init_module", "ioperm", "iopl", "kcmp", "kexec_file_load", "kexec_load", "keyctl", "lookup_dcookie",
-    "migrate_pages", "modify_ldt", "mount", "mount_setattr", "move_mount", "move_pages", "msgget",
+    "mbind", "migrate_pages", "modify_ldt", "mount", "mount_setattr", "move_mount", "move_pages", "msgget",
     "name_to_handle_at", "nfsservctl", "open_by_handle_at", "open_tree", "perf_event_open", "pidfd_getfd",
     "pivot_root", "process_madvise", "process_mrelease", "process_vm_readv", "process_vm_writev", "ptrace",
     "query_module", "quotactl", "quotactl_fd", "reboot", "request_key", "semctl", "semget", "semop", "semtimedop",
-    "setdomainname", "sethostname",
+    "set_mempolicy", "set_mempolicy_home_node", "setdomainname", "sethostname",
     "setns", "settimeofday", "shmget", "stime", "swapoff", "swapon", "sysfs", "syslog", "umount", "umount2", "unshare",
     "uselib", "userfaultfd", "vhangup", "vm86", "vm86old", "_sysctl",
 )  # fmt: skip
 
 # Refused with ENOSYS: libraries then fall back (glibc: clone3 → clone; libuv, tokio: io_uring → epoll).
-# openat2 takes its mode, and clone3 its flags, by pointer, where no filter can look.
-MISSING = ("clone3", "io_uring_enter", "io_uring_register", "io_uring_setup", "memfd_secret", "openat2")
+# openat2 takes its mode, and clone3 its flags, by pointer, where no filter can look. All processes of a host have
+# one share of asynchronous I/O (io_setup), and of room for filters (seccomp): who takes all leaves others none. Who
+# watches the files that all sandboxes see (inotify, cachestat) is told what others, and the host's programs, open.
+MISSING = (
+    "cachestat", "clone3", "inotify_add_watch", "inotify_init", "inotify_init1", "inotify_rm_watch", "io_cancel", "io_destroy", "io_getevents", "io_pgetevents", "io_setup", "io_submit",
+    "io_uring_enter", "io_uring_register", "io_uring_setup", "memfd_secret", "openat2", "seccomp",
+)  # fmt: skip
 
 # Of those above, in a libseccomp that is too old to know them. From 424 on all machines share the numbers.
 NUMBERS = {
     "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "open_tree": 428,
     "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "clone3": 435,
     "openat2": 437, "pidfd_getfd": 438, "process_madvise": 440, "mount_setattr": 442, "quotactl_fd": 443,
-    "memfd_secret": 447, "process_mrelease": 448, "fchmodat2": 452,
+    "memfd_secret": 447, "process_mrelease": 448, "set_mempolicy_home_node": 450, "cachestat": 451,
+    "fchmodat2": 452,
 }  # fmt: skip
 
 # What Linux has got since this list was last looked through (setxattrat, open_tree_attr …) or will get:
@@ -43,11 +50,28 @@ UNKNOWN = range(463, 600)
 
 # CLONE_NEWTIME is shared with the signal number in clone's flags, so only unshare could ask for it.
 NAMESPACE_FLAGS = (0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000)
+# A child of the kernel's own parent, which for a forked kernel is the fork server: it waits for kernels only, and
+# the sandbox could not end before somebody has waited for all that was in it.
+CLONE_PARENT = 0x8000
 
 # unix, inet, inet6; and netlink, for its routing protocol only: libzmq's tcp bind calls getifaddrs and
 # aborts the process without it.
 SOCKET_FAMILIES = (1, 2, 10, 16)
 NETLINK = 16
+# Of the internet's: the default, TCP, UDP. Others (MPTCP, SCTP, UDP-Lite …) are nothing but more of the kernel's code
+# to try, and for those that it does not have it starts a program of the host's, each time.
+INTERNET_FAMILIES = (2, 10)
+PROTOCOLS = (0, 6, 17)
+# A filter of a socket (SO_ATTACH_FILTER, SO_ATTACH_BPF, those of SO_REUSEPORT) or of system calls (PR_SET_SECCOMP) is
+# compiled into room that all processes of a host share. Once that is used up no sandbox can be started.
+SOL_SOCKET = 1
+SOCKET_FILTERS = (26, 50, 51, 52)
+PR_SET_SECCOMP = 22
+# A host's pool of huge pages (its database's, say) is no part of a control group's memory.
+MAP_HUGETLB, MFD_HUGETLB = 0x40000, 0x4
+# A dump goes to the host's program for dumps, whatever its size, unless the limit is 1 (see `Limits.rlimits`): it
+# stays, and who sets it to 0 is told that there are none, which is so.
+RLIMIT_CORE = 4
 
 SET_ID_BITS = (0o4000, 0o2000)
 MODE_ARGUMENTS = {
@@ -69,6 +93,7 @@ PREALLOCATION = (0x40305828, 0x4030582A, 0x40305839)  # FS_IOC_RESVSP, FS_IOC_RE
 # Who opens a file that somebody holds a lease of waits for up to 45 s: the gateway, and every session where the
 # files of Python belong to the kernels' user.
 LEASES = (1024, 1040)  # F_SETLEASE, F_SETDELEG
+NOTIFY = 1026  # F_NOTIFY, which watches as inotify does
 
 
 class SeccompUnavailableError(RuntimeError):
@@ -107,11 +132,44 @@ def _socket_rules(rules: Any, library: Any) -> None:
         rules, library, refused, "socket",
         library.Arg(0, library.EQ, NETLINK), library.Arg(2, library.NE, 0),
     )  # fmt: skip
+    unsupported = library.ERRNO(errno.EPROTONOSUPPORT)
+    for family in INTERNET_FAMILIES:
+        ours = library.Arg(0, library.EQ, family)
+        _deny(rules, library, unsupported, "socket", ours, library.Arg(2, library.GT, max(PROTOCOLS)))
+        for protocol in set(range(max(PROTOCOLS))) - set(PROTOCOLS):
+            _deny(rules, library, unsupported, "socket", ours, library.Arg(2, library.EQ, protocol))
+        for kind in (4, 5, 6, 10):  # SOCK_RDM, SOCK_SEQPACKET, SOCK_DCCP, SOCK_PACKET
+            _deny(rules, library, unsupported, "socket", ours, library.Arg(1, library.MASKED_EQ, 0xF, kind))
+
+
+def _shared_resource_rules(rules: Any, library: Any) -> None:
+    """What is one for all processes of a host, on no account of a sandbox's."""
+
+    def low(position: int, value: int) -> Any:
+        """The system looks at the lower half of such an argument only."""
+        return library.Arg(position, library.MASKED_EQ, 0xFFFFFFFF, value)
+
+    eperm, einval = library.ERRNO(errno.EPERM), library.ERRNO(errno.EINVAL)
+    for option in SOCKET_FILTERS:
+        _deny(rules, library, eperm, "setsockopt", low(1, SOL_SOCKET), low(2, option))
+    _deny(rules, library, einval, "prctl", low(0, PR_SET_SECCOMP))
+    huge = library.Arg(3, library.MASKED_EQ, MAP_HUGETLB, MAP_HUGETLB)
+    _deny(rules, library, library.ERRNO(errno.ENOMEM), "mmap", huge)
+    huge = library.Arg(1, library.MASKED_EQ, MFD_HUGETLB, MFD_HUGETLB)
+    _deny(rules, library, library.ERRNO(errno.ENOSYS), "memfd_create", huge)
+    done = library.ERRNO(0)
+    # To have a process go on elsewhere is done by a thread of the system that goes before all others: who asks for it
+    # again and again keeps all from running. Libraries ask without need, so it is no error; nothing changes.
+    _deny(rules, library, done, "sched_setaffinity")
+    _deny(rules, library, done, "setrlimit", low(0, RLIMIT_CORE))
+    new, old = library.Arg(2, library.NE, 0), library.Arg(3, library.EQ, 0)
+    _deny(rules, library, done, "prlimit64", low(1, RLIMIT_CORE), new, old)
+    _deny(rules, library, eperm, "prlimit64", low(1, RLIMIT_CORE), new, library.Arg(3, library.NE, 0))
 
 
 def _argument_rules(rules: Any, library: Any) -> None:
     eperm = library.ERRNO(errno.EPERM)
-    for flag in NAMESPACE_FLAGS:
+    for flag in (*NAMESPACE_FLAGS, CLONE_PARENT):
         _deny(rules, library, eperm, "clone", library.Arg(0, library.MASKED_EQ, flag, flag))
     for bit in SET_ID_BITS:
         for name, position in MODE_ARGUMENTS.items():
@@ -125,6 +183,8 @@ def _argument_rules(rules: Any, library: Any) -> None:
                 )  # fmt: skip
     for command in LEASES:
         _deny(rules, library, eperm, "fcntl", library.Arg(1, library.MASKED_EQ, 0xFFFFFFFF, command))
+    notify = library.Arg(1, library.MASKED_EQ, 0xFFFFFFFF, NOTIFY)
+    _deny(rules, library, library.ERRNO(errno.EINVAL), "fcntl", notify)
     unsupported = library.ERRNO(errno.EOPNOTSUPP)
     _deny(rules, library, unsupported, "fallocate", library.Arg(1, library.NE, PUNCH_HOLE))
     for request in PREALLOCATION:
@@ -148,6 +208,7 @@ def seccomp_filter() -> bytes:
         rules.add_rule(library.ERRNO(errno.ENOSYS), number)
     _argument_rules(rules, library)
     _socket_rules(rules, library)
+    _shared_resource_rules(rules, library)
     with tempfile.TemporaryFile() as file:
         rules.export_bpf(file)
         file.seek(0, io.SEEK_SET)

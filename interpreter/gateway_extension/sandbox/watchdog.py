@@ -14,8 +14,10 @@ from dataclasses import dataclass, replace
 
 from interpreter.gateway_extension.sandbox import processes
 from interpreter.gateway_extension.sandbox.cgroups import ControlGroup
+from interpreter.gateway_extension.sandbox.command import MAX_TERMINALS
 from interpreter.gateway_extension.sandbox.limits import MIB, Limits, size_text
-from interpreter.gateway_extension.sandbox.pace import Pace
+from interpreter.gateway_extension.sandbox.pace import SHORTEST_TICK, Pace
+from interpreter.gateway_extension.sandbox.sockets import QUIET, Sockets, find_sockets, terminals
 from interpreter.gateway_extension.sandbox.workspace import Usage, measure
 
 SMALL_FILE = (
@@ -26,6 +28,9 @@ SLACK = 16 * MIB  # growth that is tolerated once writing has been stopped
 OVERSHOOT = (
     1024 * MIB
 )  # above the limit, which no disk is filled with between two looks: ends the sandbox at once
+NO_START = "; no kernel can start before files are deleted through the API"
+SOCKET_SHARE = 8  # a part of the memory limit that may wait in sockets, where it is on nobody's account
+MAX_SOCKETS = 4096
 MAX_SOCKET_FOLDER = 64  # entries of the socket folder: a kernel makes five
 MAX_FAILURES = 20  # looks in a row
 MAX_TIME_OVER = 2.0  # seconds in which a sandbox has to end after its kernel
@@ -61,6 +66,8 @@ class Watchdog:
         self._pace = Pace((watched.limits.workspace_bytes, watched.limits.max_workspace_files))
         self._usage = Usage(0, 0)  # at the last count
         self._full: Usage | None = None  # the usage at which writing was stopped
+        self._sockets = Sockets(0, 0)  # at the last look
+        self._sockets_change = False
         self._failures = 0
         self._log = b""
         self.was_short_of_memory = False  # at the last look
@@ -92,7 +99,7 @@ class Watchdog:
         ended.register(self._watched.init_fd, select.POLLIN)
         ended.register(self._wake_read, select.POLLHUP)
         try:
-            while not ended.poll(self._pace.tick * 1000):
+            while not ended.poll(self._tick * 1000):
                 self._drain()
                 reason = reason or self._try_to_look()
                 if self._watched.is_over is not None and self._watched.is_over():
@@ -107,6 +114,11 @@ class Watchdog:
         finally:
             os.close(self._wake_read)
             self._on_end(reason)
+
+    @property
+    def _tick(self) -> float:
+        """Seconds until the next look."""
+        return SHORTEST_TICK if self._sockets_change else self._pace.tick
 
     def _drain(self) -> None:
         try:
@@ -131,7 +143,7 @@ class Watchdog:
         age = 0.0 if self._up_at is None else time.monotonic() - self._up_at
         if limits.wall_seconds and age > limits.wall_seconds:
             return f"wall time limit reached ({limits.wall_seconds:g} s)"
-        return self._look_at_processes(limits) or self._look_at_files(limits)
+        return self._look_at_processes(limits) or self._look_at_sockets(limits) or self._look_at_files(limits)
 
     def _look_at_processes(self, limits: Limits) -> str | None:
         cgroup = self._watched.cgroup
@@ -149,6 +161,17 @@ class Watchdog:
         if limits.cpu_seconds and cpu is not None and cpu > limits.cpu_seconds:
             return f"CPU time limit reached ({limits.cpu_seconds:g} s)"
         return None
+
+    def _look_at_sockets(self, limits: Limits) -> str | None:
+        init, most = self._watched.init, limits.memory_bytes // SOCKET_SHARE
+        before, self._sockets = self._sockets, find_sockets(init)
+        sockets = self._sockets
+        self._sockets_change = sockets.count > QUIET and sockets != before
+        if sockets.count > MAX_SOCKETS:
+            return f"too many sockets (limit {MAX_SOCKETS})"
+        if sockets.size > most:
+            return f"too much waits in sockets to be read (limit {size_text(most)})"
+        return f"too many terminals (limit {MAX_TERMINALS})" if terminals(init) > MAX_TERMINALS + 1 else None
 
     def _look_at_files(self, limits: Limits) -> str | None:
         disk = os.fstatvfs(self._watched.workspace_fd)
@@ -171,9 +194,10 @@ class Watchdog:
             return f"too many files in memory (limit {limits.max_workspace_files})"
         usage = self._usage = self._measure()
         if not usage.complete or (usage.files > limits.max_workspace_files and self._grew(usage)):
-            return (
+            text = (
                 f"too many or too deeply nested files in the workspace (limit {limits.max_workspace_files})"
             )
+            return text if usage.complete else text + NO_START
         return self._check_space(usage, limits)
 
     def _measure(self) -> Usage:
@@ -194,8 +218,9 @@ class Watchdog:
                 processes.set_file_size(self._pids(), limits.largest_file_bytes, self._watched.uid)
                 self._full = None
             return None
-        if self._grew(usage) or usage.size > limits.workspace_bytes + OVERSHOOT:
-            return f"workspace full (limit {size_text(limits.workspace_bytes)})"
+        far = usage.size > limits.workspace_bytes + OVERSHOOT
+        if far or self._grew(usage):
+            return f"workspace full (limit {size_text(limits.workspace_bytes)})" + (NO_START if far else "")
         if self._up_at is not None:
             processes.set_file_size(self._pids(), SMALL_FILE, self._watched.uid)
         if self._full is None:

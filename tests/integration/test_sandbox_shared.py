@@ -1,0 +1,210 @@
+"""What all sandboxes of a host have together: none takes it all, and none takes what is not counted."""
+
+import ast
+import os
+from collections.abc import Iterator
+
+import pytest
+from sandbox_kit import IS_ROOT, Boxed, boxed
+from test_sandbox_attacks import CALL
+
+from interpreter.gateway_extension.sandbox import watchdog
+from interpreter.gateway_extension.sandbox.command import MAX_TERMINALS
+from interpreter.gateway_extension.sandbox.sockets import find_sockets
+
+MIB = 1024**2
+SMALL = {"memory_bytes": 300 * MIB}
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Boxed]:
+    with boxed() as session:
+        session.run(CALL)
+        yield session
+
+
+# In a session: start processes that each make a mess, tell when all have, and wait.
+IN_PROCESSES = """
+import os, socket, struct, time
+def in_processes(count, mess):
+    read, write = os.pipe()
+    for _ in range(count):
+        if os.fork() == 0:
+            kept = []
+            try: mess(kept)
+            except OSError: pass
+            os.write(write, b'x')
+            time.sleep(60)
+            os._exit(0)
+    seen = b''
+    while len(seen) < count: seen += os.read(read, count)
+"""
+NETLINK = """
+def mess(kept):
+    ask = struct.pack('=IHHIIBxHiII', 32, 18, 1, 1, 0, 0, 0, 1, 0, 0)  # RTM_GETLINK of lo
+    for _ in range(800):
+        kept.append(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0))
+        for _ in range(80): kept[-1].send(ask)  # two thousand bytes each
+"""
+UDP = """
+def mess(kept):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        for _ in range(900):
+            kept.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            kept[-1].bind(('127.0.0.1', 0))
+            for _ in range(8): sender.sendto(bytes(60_000), kept[-1].getsockname())
+"""
+TCP = """
+def mess(kept):
+    server = socket.create_server(('127.0.0.1', 0))
+    for _ in range(400):
+        kept += [socket.create_connection(server.getsockname()), server.accept()[0]]
+        kept[-2].setblocking(False)
+        try:
+            while True: kept[-2].send(bytes(65_536))
+        except BlockingIOError: pass
+"""
+TOO_MUCH = "too much waits in sockets to be read (limit 37.5 MiB)"
+
+
+@pytest.mark.parametrize("group", [True, False], ids=["control group", "none"])
+@pytest.mark.parametrize("code", [NETLINK, UDP, TCP], ids=["netlink", "udp", "tcp"])
+def test_what_waits_in_sockets_is_limited(code: str, group: bool) -> None:
+    """No control group counts it all, and of what TCP and UDP may have there is one amount for a whole host."""
+    with boxed(SMALL | {"use_cgroups": group}) as kernel:
+        kernel.run(IN_PROCESSES + code)
+        if code is UDP and "memory" in kernel.provisioner._sandbox.enforced:  # what is too much is dropped
+            assert kernel.run("in_processes(1, mess)") == ""
+            assert find_sockets(kernel.init).size < 30 * MIB
+        else:
+            kernel.start_run("in_processes(1, mess)")
+            assert kernel.wait_for_death() == TOO_MUCH
+
+
+def test_so_many_sockets_end_the_kernel() -> None:
+    code = "def mess(kept):\n while True: kept.append(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))"
+    with boxed(SMALL) as kernel:
+        kernel.run(IN_PROCESSES + code)
+        kernel.start_run("in_processes(6, mess)")
+        assert kernel.wait_for_death() == f"too many sockets (limit {watchdog.MAX_SOCKETS})"
+
+
+def test_nobody_takes_all_terminals_of_the_host() -> None:
+    code = "def mess(kept):\n while True: kept.append(os.open('/dev/ptmx', os.O_RDWR | os.O_NOCTTY))"
+    with boxed(SMALL) as greedy, boxed(SMALL) as other:
+        greedy.run(IN_PROCESSES + code)
+        if IS_ROOT:
+            assert (
+                greedy.run("in_processes(6, mess); print(len(os.listdir('/dev/pts')))")
+                == f"{MAX_TERMINALS + 1}\n"
+            )
+        else:
+            greedy.start_run("in_processes(6, mess)")
+            assert greedy.wait_for_death() == f"too many terminals (limit {MAX_TERMINALS})"
+        assert other.run("import os; os.openpty(); print(os.listdir('/dev/pts'))") == "['0', 'ptmx']\n"
+
+
+def test_protocols_that_nobody_needs_are_refused(plain: Boxed) -> None:
+    code = """
+import os, socket
+made, errors = set(), set()
+for family in (2, 10):
+    for kind in range(11):
+        for protocol in range(300):
+            try: socket.socket(family, kind, protocol).close(); made.add((kind, protocol))
+            except OSError as error: errors.add(errno.errorcode[error.errno])
+print(sorted(made), sorted(errors))
+socket.socket(2, 1 | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK).close()
+"""
+    made, errors = (
+        "[(1, 0), (1, 6), (2, 0), (2, 17)]",
+        {"EINVAL", "EPERM", "EPROTONOSUPPORT", "ESOCKTNOSUPPORT"},
+    )
+    answer = plain.run(code)
+    assert answer.startswith(made), answer
+    assert set(ast.literal_eval(answer.removeprefix(made).strip())) <= errors
+
+
+def test_nobody_can_have_the_system_move_processes_again_and_again(plain: Boxed) -> None:
+    code = """
+import ast
+import os
+import os
+before = os.sched_getaffinity(0)
+for process in (0, os.getpid()):
+    os.sched_setaffinity(process, {min(before)})
+print(os.sched_getaffinity(0) == before)
+"""
+    if len(os.sched_getaffinity(0)) > 1:
+        assert plain.run(code) == "True\n"
+
+
+def test_no_filter_takes_the_room_that_all_sandboxes_need_for_theirs(plain: Boxed) -> None:
+    code = """
+import socket, struct
+program = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0xFFFF))
+filters = struct.pack('HxxxxxxQ', 1, ctypes.addressof(program))
+with socket.socketpair()[0] as end:
+    for option in (26, 50, 51, 52):
+        try: end.setsockopt(1, option, filters); print('set')
+        except OSError as error: print(error.errno)
+    print(_libc.setsockopt(end.fileno(), 1 | 1 << 32, 26, filters, len(filters)))
+    print(end.getsockopt(1, 7) > 0)
+print(_libc.prctl(22, 2, filters), ctypes.get_errno(), call(317, 1, 0, ctypes.addressof(program)) if os.uname().machine == 'x86_64' else 'ENOSYS')
+"""
+    assert plain.run("import os" + code) == "1\n" * 4 + "-1\nTrue\n-1 22 ENOSYS\n"
+
+
+def test_no_huge_page_of_the_hosts_is_taken(plain: Boxed) -> None:
+    code = """
+import mmap
+for flags in (0x4, 0x4 | 21 << 26):
+    try: os.memfd_create('huge', flags); print('made')
+    except OSError as error: print(error.errno)
+try: mmap.mmap(-1, 2**21, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40000)
+except OSError as error: print(error.errno)
+"""
+    assert plain.run("import os" + code) == "38\n38\n12\n"
+
+
+def test_no_dump_goes_to_the_hosts_program_for_dumps(plain: Boxed) -> None:
+    """It gets them whatever their limit is, but for a limit of 1."""
+    code = """
+import resource
+core = resource.RLIMIT_CORE
+resource.setrlimit(core, (0, 0))
+_libc.prlimit(0, core, ctypes.byref((ctypes.c_ulong * 2)(0, 0)), None)
+try: resource.prlimit(0, core, (0, 0)); print('set')
+except OSError as error: print(error.errno)
+print(resource.getrlimit(core), resource.prlimit(0, core))
+resource.setrlimit(resource.RLIMIT_STACK, resource.getrlimit(resource.RLIMIT_STACK))
+"""
+    assert plain.run(code) == "1\n(1, 1) (1, 1)\n"
+
+
+def test_nobody_sees_what_others_do_with_the_files_that_all_have(plain: Boxed) -> None:
+    code = """
+import fcntl, os, signal
+number = _libc.inotify_init1(0)
+print(number, ctypes.get_errno() == errno.ENOSYS)
+folder = os.open('/usr', os.O_RDONLY)
+for command in (1026, 1026 | 1 << 32):
+    print(_libc.fcntl(folder, ctypes.c_long(command), 0x20), ctypes.get_errno() == errno.EINVAL)
+"""
+    assert plain.run(code) == "-1 True\n" * 3
+
+
+if IS_ROOT:
+
+    def test_timers_are_few(plain: Boxed) -> None:
+        """Where each sandbox has a uid of its own; the system counts them for each."""
+        code = """
+import signal
+library, made = ctypes.CDLL('librt.so.1', use_errno=True), 0
+while made < 5000 and library.timer_create(1, None, ctypes.byref(ctypes.c_void_p())) == 0: made += 1
+print(made <= 1024, ctypes.get_errno() == errno.EAGAIN)
+signal.setitimer(signal.ITIMER_REAL, 0.01)
+print(signal.sigtimedwait([signal.SIGALRM], 10) is not None)
+"""
+        mask = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])"
+        assert plain.run(mask + code) == "True True\nTrue\n"
