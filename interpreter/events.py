@@ -127,16 +127,14 @@ def _weight_of_text(text: str) -> int:
 
 def _weight_of_json(value: Any) -> int:
     """About what JSON takes in memory, which is much more than its text when it holds small values."""
-    size, level = 0, [value]
-    while level:
-        inner: list[Any] = []
-        for item in level:
-            if isinstance(item, str):
-                size += _weight_of_text(item)
-            elif isinstance(item, dict | list):
-                size += _BYTES_PER_VALUE * (1 + len(item))
-                inner += item.values() if isinstance(item, dict) else item
-        level = inner
+    if isinstance(value, str):
+        return _weight_of_text(value)
+    size, left = 0, [value] if isinstance(value, dict | list) else []
+    for holder in left:
+        size += _BYTES_PER_VALUE * (1 + len(holder))
+        items = holder.values() if isinstance(holder, dict) else holder
+        left += [item for item in items if type(item) is dict or type(item) is list]
+        size += sum([_weight_of_text(item) for item in items if type(item) is str])
     return size
 
 

@@ -6,11 +6,13 @@ gigabyte, and seconds. So members of an object that hold too many are found by t
 
 import json
 import re
-import uuid
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
+
+from interpreter.jsonreading import read_in_pieces
 
 MAX_VALUES = 400_000
 """Of one message, and of all displays of a run. An object or a list counts as 4 beside what it holds, as it takes so much more memory."""
@@ -22,9 +24,9 @@ _CONTAINER = 4
 _PIECE_ITEMS = 20_000
 _PIECE_CHARS = 1 << 16  # of a text whose values are counted
 _FEW = 5000  # so many may be counted too high
+_AT_ONCE = 500  # values that are written at once; each may be an integer of thousands of digits
 _DEPTH = 30  # levels of a member that is measured; plotly's and Vega's have about six
 _LARGE_TEXT = 1 << 18  # characters
-_LEVELS = 6  # of a journal's entry, down to the values of a display
 _BEGINNING = 1 << 22  # characters; what has too many values mostly shows it soon
 _MANY = 10_000
 _MAX_MEASURED = 10_000  # members of an object that are measured one by one
@@ -46,8 +48,6 @@ def _items() -> "re.Pattern[str]":
     return re.compile(rf"(?:{item}){{1,{_PIECE_ITEMS}}}+", re.DOTALL)
 
 
-_MARK = uuid.uuid4().hex  # which no text holds, as nobody is told
-_MARKS = re.compile(rf'"{_MARK}([0-9]+)"'.encode())
 _SCALAR = re.compile(rf'{_STRING}|[^\s,\[\]{{}}":]++', re.DOTALL)
 _OPEN = re.compile(r"[\[{]")
 _CLOSE = re.compile(r"[\]}]")
@@ -118,9 +118,14 @@ def read_utf8(data: bytes | memoryview, *, raw_levels: int = 0) -> Any:
     """
     text, is_bytes = _readable(data, "strict")
     del data
-    value = json.loads(text)
+    value = _read(text)
     del text
     return _restored(value, "strict", raw_levels) if is_bytes else value
+
+
+def _read(text: str) -> Any:
+    few = len(text) < _LARGE_TEXT or _count(text) < _AT_ONCE
+    return json.loads(text) if few else read_in_pieces(text)
 
 
 def _readable(data: bytes | memoryview, errors: str) -> tuple[str, bool]:
@@ -155,7 +160,7 @@ def _restored(value: Any, errors: str, raw_levels: int = 0) -> Any:
             holder.clear()
             holder.update(members)
             del members
-        if len(holder) > _MANY:  # which `dump` does not look into
+        if len(holder) > _MANY:  # mostly small ones
             level = raw_levels + 1
         raw = 0 < level <= raw_levels
         for place in list(holder) if isinstance(holder, dict) else range(len(holder)):
@@ -180,7 +185,7 @@ def load(text: str, bundle: Sequence[str] = ("data",)) -> tuple[Any, int]:
 
 def _load(text: str, bundle: Sequence[str], *, is_bytes: bool) -> tuple[Any, int]:
     if not has_too_many(text):
-        value = json.loads(text)
+        value = _read(text)
         return value, _leave_out(value, bundle) if text.count('":') > MAX_MEMBERS else 0
     members = _Members(text, is_bytes=is_bytes)
     try:
@@ -202,59 +207,99 @@ def _leave_out(value: Any, bundle: Sequence[str]) -> int:
 def dump(value: Any, **options: Any) -> bytes:
     """The UTF-8 of ``json.dumps(value, ensure_ascii=False, **options)``; raises what that raises, and UnicodeEncodeError.
 
-    Large texts are encoded apart, piece by piece. As a part of the whole text they would be in memory several
-    times, and with up to four bytes for each character.
+    What is large is encoded piece by piece, so that no piece holds up other threads for long. As a part of the
+    whole text, large ones would be in memory several times, and with up to four bytes for each character.
     """
-    if not _has_large(value, _LEVELS):
-        return json.dumps(value, ensure_ascii=False, **options).encode()
-    large: list[str] = []
-    data = json.dumps(_marked(value, large, _LEVELS), ensure_ascii=False, **options).encode()
-    escaped: dict[int, list[bytes]] = {}  # a run holds some texts twice
-    parts: list[bytes] = []
-    for position, part in enumerate(_MARKS.split(data)):
-        if position % 2:
-            text = large[int(part)]
-            if id(text) not in escaped:
-                escaped[id(text)] = list(_escaped(text))
-            parts += (b'"', *escaped[id(text)], b'"')
-        else:
-            parts.append(part)
-    return b"".join(parts)
+    options.setdefault("ensure_ascii", False)
+    if is_light(value):
+        return json.dumps(value, **options).encode()
+    return b"".join(_Pieces(options).of(value))
 
 
-def _has_large(value: Any, levels: int) -> bool:
+def is_light(value: Any, large_text: int = _LARGE_TEXT) -> bool:
+    """Whether the value has so few others, and no large text, that its JSON is written in no time."""
     if isinstance(value, str):
-        return len(value) >= _LARGE_TEXT
-    if not levels or not isinstance(value, dict | list) or len(value) > _MANY:
-        return False
-    for item in value.values() if isinstance(value, dict) else value:
-        kind = type(item)
-        if kind is str or kind is Utf8:
-            if len(item) >= _LARGE_TEXT:
-                return True
-        elif (kind is dict or kind is list) and item and _has_large(item, levels - 1):
-            return True
-    return False
+        return len(value) < large_text
+    left, count = [value] if isinstance(value, dict | list) else [], 0
+    for holder in left:
+        count += len(holder)
+        if count > _AT_ONCE:
+            return False
+        for item in holder.values() if isinstance(holder, dict) else holder:
+            kind = type(item)
+            if kind is str or kind is Utf8:
+                if len(item) >= large_text:
+                    return False
+            elif (kind is dict or kind is list) and item:
+                left.append(item)
+    return True
 
 
-def _marked(value: Any, large: list[str], levels: int) -> Any:
-    """A copy of the value with a mark for each large text, which comes to ``large``."""
-    if isinstance(value, str):
-        if len(value) < _LARGE_TEXT:
-            return value
-        large.append(value)
-        return f"{_MARK}{len(large) - 1}"
-    if not levels or not isinstance(value, dict | list) or len(value) > _MANY:
-        return value
-    if isinstance(value, dict):
-        return {name: _marked(item, large, levels - 1) for name, item in value.items()}
-    return [_marked(item, large, levels - 1) for item in value]
+def has_few_values(value: Any) -> bool:
+    """Whether no more than texts make its JSON large, which take a hundredth of a second for ten megabytes."""
+    return is_light(value, sys.maxsize)
 
 
-def _escaped(text: str) -> Iterator[bytes]:
-    for start in range(0, len(text), _LARGE_TEXT):
-        piece = json.dumps(text[start : start + _LARGE_TEXT], ensure_ascii=False)[1:-1]
-        yield piece.encode("latin-1" if isinstance(text, Utf8) else "utf-8")
+_RAW, _VALUE, _MEMBERS, _PARTS = range(4)
+"""Bytes as they are; a value; what a dict or a list holds, without its brackets; more such parts of one."""
+
+
+class _Pieces:
+    """JSON of values in pieces, none of which takes long."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._options = options
+        self._comma = (options.get("separators") or (", ",))[0].encode()
+        self._texts: dict[int, list[bytes]] = {}  # a run holds some large ones twice
+
+    def of(self, value: Any) -> Iterator[bytes]:
+        """The JSON of the value. Not by recursion, as that would end before the JSON module's does."""
+        left = [(_VALUE, value)]
+        while left:
+            kind, value = left.pop()
+            if kind == _RAW:
+                yield value
+            elif kind == _PARTS:
+                if (part := next(value, None)) is not None:
+                    yield self._comma
+                    left += (_PARTS, value), (_MEMBERS, part)
+            elif is_light(value):
+                yield self._whole(value) if kind == _VALUE else self._whole(value)[1:-1]
+            elif isinstance(value, str):
+                yield from self._text(value)
+            elif kind == _VALUE:
+                brackets = b"{}" if isinstance(value, dict) else b"[]"
+                yield brackets[:1]
+                left += (_RAW, brackets[1:]), (_MEMBERS, value)
+            elif len(value) > 1:
+                parts = self._divided(value)
+                left += (_PARTS, parts), (_MEMBERS, next(parts))
+            elif isinstance(value, dict):
+                [(name, member)] = value.items()
+                yield self._whole({name: 0})[1:-2]
+                left.append((_VALUE, member))
+            else:
+                left.append((_VALUE, value[0]))
+
+    def _divided(self, holder: Any) -> Iterator[Any]:
+        """A dict or a list of more than one member as two or more."""
+        step = min(_AT_ONCE, (len(holder) + 1) // 2)
+        starts = range(0, len(holder), step)
+        if isinstance(holder, dict):
+            names = sorted(holder) if self._options.get("sort_keys") else list(holder)
+            return ({name: holder[name] for name in names[start : start + step]} for start in starts)
+        return (holder[start : start + step] for start in starts)
+
+    def _whole(self, value: Any) -> bytes:
+        return json.dumps(value, **self._options).encode()
+
+    def _text(self, text: str) -> list[bytes]:
+        if id(text) not in self._texts:
+            encoding = "latin-1" if isinstance(text, Utf8) else "utf-8"
+            pieces = (text[start : start + _LARGE_TEXT] for start in range(0, len(text), _LARGE_TEXT))
+            escaped = (json.dumps(piece, **self._options)[1:-1].encode(encoding) for piece in pieces)
+            self._texts[id(text)] = [b'"', *escaped, b'"']
+        return self._texts[id(text)]
 
 
 class _Members:

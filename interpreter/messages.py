@@ -9,8 +9,8 @@ import itertools
 import json
 import struct
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,6 +20,10 @@ V1_SUBPROTOCOL = "v1.kernel.websocket.jupyter.org"
 PROTOCOL_VERSION = "5.4"
 DROPPED_BYTES = "interpreter_dropped_bytes"
 """In the metadata of a message: how many bytes of it are missing. Our gateway writes it, and `decode`."""
+DROPPED_AT = "interpreter_dropped_at"
+"""In that of a stream: before which character of its text they are missing."""
+PART_CHARS = 1 << 17
+"""Of a stream's text, which is taken in parts of so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +143,32 @@ def decode(frame: bytes | memoryview | str, *, v1: bool) -> Message:
         raise
     except (ValueError, LookupError, TypeError, AttributeError, struct.error, RecursionError) as error:
         raise BadMessageError("not a Jupyter message") from error
+
+
+def divided(message: Message) -> Iterator[Message]:
+    """The message, or a large text of a stream in parts that follow each other, each a message like a kernel's.
+
+    To fold a text takes as long as it is, so that others can go on between its parts.
+    """
+    text = message.content.get("text") if message.msg_type == "stream" else None
+    if isinstance(text, list):
+        text = "".join(line for line in text if isinstance(line, str))
+    if not isinstance(text, str) or len(text) <= PART_CHARS:
+        yield message
+        return
+    gap, noted = message.metadata.get(DROPPED_AT), message.metadata
+    place = 0
+    if type(gap) is int and gap >= 0:
+        place, noted = min(gap, len(text)), {**noted, DROPPED_AT: 0}
+    starts = [*range(0, place, PART_CHARS), *range(place, max(len(text), place + 1), PART_CHARS)]
+    for start, end in itertools.pairwise([*starts, len(text)]):
+        yield replace(
+            message,
+            msg_id="" if start else message.msg_id,  # they are one message for who counts these
+            size=0 if start else message.size,
+            content={**message.content, "text": text[start:end]},
+            metadata=noted if start == place else {},
+        )
 
 
 def _decode_v1(frame: bytes | memoryview) -> Message:

@@ -1,5 +1,6 @@
 """What every response has, whichever handler makes it: request id, headers, error body, log line."""
 
+import asyncio
 import logging
 import re
 from collections.abc import Mapping
@@ -12,7 +13,8 @@ from tornado.web import HTTPError, RequestHandler
 from interpreter.api.errors import error_body, retry_after, to_error
 from interpreter.api.jsonbody import dump_json
 from interpreter.errors import InterpreterError
-from interpreter.models import new_id
+from interpreter.jsontext import has_few_values
+from interpreter.models import Run, new_id
 
 CLIENT_CLOSED = 499
 """The status in the log of a request whose client went away before its answer (nginx's number)."""
@@ -57,9 +59,16 @@ class Responses(RequestHandler):
 
     def reply(self, value: Any, status: int = 200) -> None:
         """Answer with JSON."""
+        self._finish_json(dump_json(value), status)
+
+    async def reply_run(self, run: Run) -> None:
+        """Answer with a run, which may be large."""
+        self._finish_json(await dump_run(run), 200)
+
+    def _finish_json(self, data: bytes, status: int) -> None:
         self.set_status(status)
         self.set_header("Content-Type", "application/json")
-        self.finish(dump_json(value))
+        self.finish(data)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """The one error body, for whatever was raised."""
@@ -101,6 +110,13 @@ class Responses(RequestHandler):
 
     def _request_summary(self) -> str:
         return f"{self.request.method} {self.route}"
+
+
+async def dump_run(run: Run) -> bytes:
+    """The JSON of a run; with very many values in displays it is written in a thread, and others go on meanwhile."""
+    if has_few_values(list(run.folded.outputs)):
+        return dump_json(run.as_json())
+    return await asyncio.to_thread(dump_json, run.as_json())
 
 
 def log_request(handler: RequestHandler) -> None:

@@ -9,6 +9,7 @@ from interpreter.api.base import BaseHandler
 from interpreter.api.jsonbody import dump_json, has_surrogate
 from interpreter.api.operations import Access, Answer, Operation, json_answer
 from interpreter.api.paging import page_of
+from interpreter.api.responses import dump_run
 from interpreter.api.sse import EVENT_STREAM, send_events, wants_events
 from interpreter.api.streaming import unbroken, write_bytes
 from interpreter.api.validity import while_valid
@@ -81,7 +82,7 @@ class RunAnswers(BaseHandler):
             self.set_header("Location", f"/v1/runs/{active.run.id}")
             self.reply(active.run.as_json(), 202)
         else:
-            self.reply((await self.wait_for(active)).as_json())
+            await self.reply_run(await self.wait_for(active))
 
     def _streams(self, body: Mapping[str, Any]) -> bool:
         return bool(body.get("stream", wants_events(self.request.headers.get("Accept", ""))))
@@ -155,7 +156,7 @@ class SessionRunsHandler(RunAnswers):
             self.write(begin + b"[")
             for position, item in enumerate(page["data"]):
                 run = await self.services.runs.get(self.principal, item["id"])
-                await write_bytes(self, (b"," if position else b"") + dump_json(run.as_json()))
+                await write_bytes(self, (b"," if position else b"") + await dump_run(run))
             self.finish(b"]" + end)
 
 
@@ -189,7 +190,7 @@ class RunHandler(BaseHandler):
     operations: ClassVar = {"GET": Operation("getRun", "Look at a run", _TAG, {200: _RUN})}
 
     async def do_get(self, run_id: str) -> None:
-        self.reply((await self.services.runs.get(self.principal, self.run_id_of(run_id))).as_json())
+        await self.reply_run(await self.services.runs.get(self.principal, self.run_id_of(run_id)))
 
 
 class CancelHandler(BaseHandler):
@@ -210,7 +211,7 @@ class CancelHandler(BaseHandler):
     async def do_post(self, run_id: str) -> None:
         await self.read_json()
         run = await self.services.runs.cancel(self.principal, self.run_id_of(run_id))
-        self.reply(run.as_json())
+        await self.reply_run(run)
 
 
 class RunEventsHandler(BaseHandler):

@@ -1,11 +1,12 @@
 """Server-sent events (WHATWG HTML, "Server-sent events"): one run's events to one client."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from tornado.web import RequestHandler
+
+from interpreter.jsontext import dump, has_few_values
 
 if TYPE_CHECKING:
     from interpreter.runs import RunEvent
@@ -16,8 +17,8 @@ KEEPALIVE = b": keep-alive\n\n"
 
 def encode_event(event: "RunEvent") -> bytes:
     """The bytes of one event. ASCII only: some clients end lines at U+2028 and its like."""
-    data = json.dumps(event.data, separators=(",", ":"))
-    return f"id: {event.id}\nevent: {event.kind}\ndata: {data}\n\n".encode()
+    data = dump(event.data, ensure_ascii=True, separators=(",", ":"))
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.id, event.kind.encode(), data)
 
 
 async def send_events(
@@ -43,7 +44,8 @@ async def send_events(
             if done:
                 if (event := following.result()) is None:
                     return
-                handler.write(encode_event(event))
+                few = has_few_values(event.data)
+                handler.write(encode_event(event) if few else await asyncio.to_thread(encode_event, event))
                 following = asyncio.ensure_future(anext(events, None))
             await handler.flush()
     finally:

@@ -11,7 +11,7 @@ from interpreter.cli.compare import differences
 from interpreter.kernels.gateway import Gateway
 from interpreter.kernels.kernel import Kernel
 from interpreter.models import JSON, Run, RunStatus
-from interpreter.outputs import Displays, OutputLimits
+from interpreter.outputs import Bundle, Displays, OutputLimits
 from interpreter.record.outcomes import RecordedRun
 from interpreter.runs.active import ActiveRun
 from interpreter.runs.execute import Outcome, execute
@@ -110,8 +110,8 @@ class Replay:
             await self._end_kernel()
         return outcome.status
 
-    def _amend(self, run_id: str, index: int, data: JSON, metadata: JSON) -> None:
-        self._actives[run_id].folder.amend(index, data, metadata)
+    def _amend(self, run_id: str, index: int, bundle: Bundle) -> None:
+        self._actives[run_id].folder.amend(index, bundle)
 
     def _compare(self, item: RecordedRun, statuses: Mapping[str, RunStatus]) -> ReplayedRun:
         run, status = item.run, statuses.get(item.run.id)

@@ -23,14 +23,16 @@ from interpreter.kernels.deaths import find_death, start_failure
 from interpreter.kernels.gateway import Gateway
 from interpreter.kernels.refusals import CONNECT_ERRORS, connection_error, unauthorized_sentence
 from interpreter.kernels.turns import COSTLY
-from interpreter.messages import V1_SUBPROTOCOL, BadMessageError, Message, decode, encode, new_msg_id
+from interpreter.messages import V1_SUBPROTOCOL, BadMessageError, Message, decode, divided, encode, new_msg_id
 from interpreter.models import new_id
+from interpreter.outputs import prepared
 
 log = logging.getLogger(__name__)
 
 MAX_FRAME_BYTES = 32 * 1024**2
 LARGE_FRAME_BYTES = 64 * 1024  # above the streams and results of most runs; read in a turn
 SMALL_FRAME_BYTES = 4 * 1024  # what is no larger is always read at once
+AT_ONCE = 0.01  # seconds after which others go on before the next message of the same frame is taken
 CHEAP = 0.00025  # seconds of the processor that reading a message at once may take without consequence
 PEACE = 2  # after a costly message that took t seconds its kernel is not listened to for PEACE * t seconds …
 MAX_PEACE = 3.0  # … or so many; it waits, as the gateway does
@@ -206,7 +208,11 @@ class KernelChannels:
         sock = None if self._batched else _socket_of(connection)  # our gateway waits for no acknowledgement
         while (frame := await connection.read_message()) is not None:
             _acknowledge_now(sock)
+            since = time.monotonic()
             for message in self._messages_of(frame):
+                if time.monotonic() - since > AT_ONCE:
+                    await asyncio.sleep(0)
+                    since = time.monotonic()
                 if len(message) <= SMALL_FRAME_BYTES:
                     self._take(message)
                 elif len(message) <= LARGE_FRAME_BYTES and not turns.owes(self.kernel_id):
@@ -244,9 +250,12 @@ class KernelChannels:
         await turns.begin(self.kernel_id)
         try:
             message, spent = await asyncio.to_thread(_decode_timed, frame, self._v1)
-            start = time.thread_time()
-            self._on_message(message)
-            spent += time.thread_time() - start
+            for position, part in enumerate(divided(message)):
+                if position:
+                    await asyncio.sleep(0)
+                start = time.thread_time()
+                self._on_message(part)
+                spent += time.thread_time() - start
         except _UnreadableError as error:
             spent = error.spent
             log.warning(NO_MESSAGE)
@@ -296,7 +305,7 @@ def _decode_timed(frame: bytes | memoryview | str, v1: bool) -> tuple[Message, f
     """The message, and the processor's time that it took: on a busy machine nobody pays for the others' work."""
     start = time.thread_time()
     try:
-        message = decode(frame, v1=v1)
+        message = prepared(decode(frame, v1=v1))
     except BadMessageError as error:
         raise _UnreadableError(time.thread_time() - start) from error
     return message, time.thread_time() - start

@@ -4,15 +4,17 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from interpreter.jsontext import is_light
 from interpreter.models import JSON, RunError
 from interpreter.outputs.streams import cut_text, marker
-from interpreter.outputs.text import clean_json, strip_ansi, utf8_length
+from interpreter.outputs.text import clean_json, clean_text, strip_ansi, utf8_length
 
 _MAX_ENAME_BYTES = 1024
 NO_NAME = "Error"
 """The name of an error that came without one."""
 
-_ENTRY_COST = 8  # so that a million empty entries are bounded too
+_ENTRY_COST = 64  # bytes that an entry takes besides its text, so that a million empty ones are bounded too
+_LOOKED_AT = 1 << 17  # characters at the end of a traceback, where the innermost frame stands
 
 # IPython's frames: "Cell In[3], line 2, in f()" since 8.0, "<ipython-input-3-1f...>" before.
 _CELL_LINE = re.compile(r"^[ \t]*(?:Cell |Input )In ?\[(\d+)\], (?:in )?line (\d+)", re.MULTILINE)
@@ -41,21 +43,20 @@ def read_error(content: Mapping[str, Any], limit: int, value_limit: int) -> tupl
 
 
 def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else str(clean_json(value))
+    if isinstance(value, str):
+        return value
+    return "" if value is None or not is_light(value) else str(clean_json(value))
 
 
 def _cut_traceback(entries: list[str], limit: int) -> tuple[list[str], int]:
     """The first and the last entries, each cut to a quarter of the limit when all are too much."""
-    total = sum(utf8_length(entry) + _ENTRY_COST for entry in entries)
-    if total <= limit:
-        return [cut_text(entry, limit)[0] for entry in entries], 0
+    if utf8_length("".join(entries)) + len(entries) * _ENTRY_COST <= limit:
+        return [clean_text(entry) for entry in entries], 0
     head, head_dropped, start = _take(entries, limit // 4, limit // 4)
     rest = entries[start:]
     tail, tail_dropped, taken = _take(rest[::-1], limit * 3 // 4, limit // 4)
     skipped = rest[: len(rest) - taken]
-    dropped = sum(map(utf8_length, skipped))
+    dropped = utf8_length("".join(skipped))
     middle = [marker(dropped)] if skipped else []
     return head + middle + tail[::-1], head_dropped + tail_dropped + dropped
 
@@ -103,7 +104,7 @@ def run_error(output: JSON, code: str, count: int | None, stderr: str) -> RunErr
         ename=strip_ansi(output["ename"]),
         evalue=strip_ansi(output["evalue"]),
         traceback=traceback,
-        line=_find_line("\n".join(traceback), code, count, stderr),
+        line=_find_line("\n".join(traceback)[-_LOOKED_AT:], code, count, stderr[-_LOOKED_AT:]),
     )
 
 

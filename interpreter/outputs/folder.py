@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from interpreter.messages import Message
+from interpreter.messages import DROPPED_AT, DROPPED_BYTES, Message
 from interpreter.models import JSON, Folded, RunError
 from interpreter.outputs.bundles import PLAIN, Bundle, OutputLimits, read_bundle, refuse
 from interpreter.outputs.displays import Displays
@@ -33,7 +33,7 @@ class OutputFolder:
 
     ``on_event(kind, data)`` gets what clients see live, up to `close`: ``output`` (of a stream only
     the new text), ``output.update`` and ``output.clear``. An index is the place at that moment; the
-    folded outputs decide. ``on_amend(run_id, index, data, metadata)`` gets an update of a display
+    folded outputs decide. ``on_amend(run_id, index, bundle)`` gets an update of a display
     that an earlier run of the session made, for that run's `amend`.
     """
 
@@ -45,7 +45,7 @@ class OutputFolder:
         *,
         code: str,
         on_event: Callable[[str, JSON], None],
-        on_amend: Callable[[str, int, JSON, JSON], None],
+        on_amend: Callable[[str, int, Bundle], None],
     ) -> None:
         self.ask_exit = False
         self._run_id = run_id
@@ -256,23 +256,25 @@ class OutputFolder:
     # Displays shown before
 
     def _update(self, display_id: str | int, bundle: Bundle) -> None:
+        shown = Bundle(bundle.data, bundle.metadata, bundle.size, bundle.values)  # what is lost is this run's
         for run_id, index in self._displays.find(display_id):
             if run_id == self._run_id:
                 self._replace(index, bundle)
             else:
-                self._on_amend(run_id, index, bundle.data, bundle.metadata)
+                self._on_amend(run_id, index, shown)
 
-    def amend(self, index: int, data: JSON, metadata: JSON) -> None:
+    def amend(self, index: int, bundle: Bundle) -> None:
         """Replace a display's data, as another run's folder found; nothing for an unknown index."""
-        self._replace(index, read_bundle(data, metadata, self._limits.max_mime_bytes))
+        self._replace(index, bundle)
 
     def _replace(self, index: int, bundle: Bundle) -> None:
-        slots = [*self._main.slots, *(self._late.slots if self._late else ())]
-        if not 0 <= index < len(slots) or "data" not in slots[index].output:
+        part, place = self._main, index
+        if self._late is not None and index >= len(part.slots):
+            part, place = self._late, index - len(part.slots)
+        if not 0 <= place < len(part.slots) or "data" not in part.slots[place].output:
             return
-        slot = slots[index]
-        tally = self._main.tally if index < len(self._main.slots) else self._part.tally
-        self._fill(slot, self._admit(bundle, slot.cost, tally))
+        slot = part.slots[place]
+        self._fill(slot, self._admit(bundle, slot.cost, part.tally))
         self._live.update(index, slot.output, slot.cost)
 
     # Results
@@ -358,11 +360,9 @@ def _gap(metadata: Any) -> tuple[int, int | None]:
 
     Source: ``gateway_extension/bounding.py``, and our kernels' IPython extension, which does the same.
     """
-    if not isinstance(metadata, Mapping):
+    if not metadata or not isinstance(metadata, Mapping):
         return 0, None
-    return _count(metadata.get("interpreter_dropped_bytes")) or 0, _count(
-        metadata.get("interpreter_dropped_at")
-    )
+    return _count(metadata.get(DROPPED_BYTES)) or 0, _count(metadata.get(DROPPED_AT))
 
 
 def _names(error: JSON) -> tuple[str, str]:

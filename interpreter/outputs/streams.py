@@ -15,7 +15,10 @@ _SLACK = 1 << 18
 
 _UNDO = 1 << 17  # bytes before the tail that stay when it is trimmed, for backspaces to uncover
 
-_TYPED = re.compile(rb"([^\x08]*)(\x08*)")  # text, and the backspaces after it
+_OVERWRITTEN = re.compile(rb"^[^\n]*\r(?=[^\n])", re.MULTILINE)
+_RUBBED = re.compile("(?:[^\b\n]\b)++")  # characters that are removed at once
+_AT_START = re.compile("\n\b++")  # of a line, where nothing is to be removed
+_TYPED = re.compile("([^\b]*+)(\b*+)")  # text, and the backspaces after it
 
 
 def marker(dropped: int) -> str:
@@ -39,15 +42,31 @@ def _border_before(data: bytes | bytearray, at: int) -> int:
 
 def _pop(data: bytearray, count: int) -> int:
     """Remove up to ``count`` characters from the end of UTF-8 ``data``; how many there were."""
-    start = max(len(data) - count, 0)
-    removed = len(data) - start
-    if not data[start:].isascii():
-        start, removed = len(data), 0
-        while start and removed < count:
-            start = _border_before(data, start - 1)
-            removed += 1
-    del data[start:]
-    return removed
+    if not count:
+        return 0
+    removed = data[_border(data, max(len(data) - 4 * count, 0)) :].decode()[-count:]
+    del data[len(data) - utf8_length(removed) :]
+    return len(removed)
+
+
+def _erase(text: str) -> tuple[str, int]:
+    """``text`` with its backspaces applied in each line, and how many were at the start with nothing to remove.
+
+    Those that remove one character each are most, and too many for a loop.
+    """
+    text = _AT_START.sub("\n", _RUBBED.sub("", text))
+    kept: list[str] = []
+    begin = left = 0  # of the line in ``kept``
+    for typed in _TYPED.finditer(text) if "\b" in text else ():
+        if end := typed[1].rfind("\n") + 1:
+            begin = len(kept) + end
+        kept += typed[1]
+        if (count := len(typed[2])) > len(kept) - begin:
+            left += 0 if begin else count - len(kept)
+            del kept[begin:]
+        elif count:
+            del kept[-count:]
+    return "".join(kept) if "\b" in text else text, left
 
 
 class Clip:
@@ -87,9 +106,9 @@ class Clip:
         if b"\b" not in data:
             self.append(data)
             return
-        for typed in _TYPED.finditer(data):
-            self.append(typed[1])
-            self.pop(len(typed[2]))
+        text, left = _erase(data.decode())
+        self.pop(left)
+        self.append(text.encode())
 
     def append(self, data: bytes) -> None:
         """Add ``data``, whole characters of UTF-8."""
@@ -158,8 +177,9 @@ class Clip:
 
 def cut_text(text: str, limit: int) -> tuple[str, int]:
     """Clean ``text`` cut to ``limit`` bytes of head and tail, and the bytes that were dropped."""
-    if utf8_length(text) <= limit:
-        return clean_text(text), 0  # the same one, mostly: it may be large
+    size, text = utf8_length(text), clean_text(text)  # the same one, mostly: it may be large
+    if size <= limit:
+        return text, 0
     clip = Clip(limit)
     for data in utf8_pieces(text):
         clip.append(data)
@@ -169,19 +189,10 @@ def cut_text(text: str, limit: int) -> tuple[str, int]:
 def _fold_lines(data: bytes) -> bytes:
     """Whole lines with their carriage returns and backspaces applied."""
     if b"\r" in data:
-        lines = data.split(b"\n")
-        data = b"\n".join(line[line.rfind(b"\r", 0, max(len(line) - 1, 0)) + 1 :] for line in lines)
+        data = _OVERWRITTEN.sub(b"", data)
     if b"\b" in data:
-        data = b"\n".join(_erase(line) if b"\b" in line else line for line in data.split(b"\n"))
+        data = _erase(data.decode())[0].encode()
     return data
-
-
-def _erase(line: bytes) -> bytes:
-    kept = bytearray()
-    for typed in _TYPED.finditer(line):
-        kept += typed[1]
-        _pop(kept, len(typed[2]))
-    return bytes(kept)
 
 
 class StreamText:

@@ -8,29 +8,37 @@ from typing import Any
 from interpreter.jsontext import count_values, dump
 
 _PIECE_CHARS = 1 << 16  # so that a 100 MB message is never encoded in one go
+_MANY_SEQUENCES = 100_000  # of one text, up to four that follow each other counted as one
 _MAX_DEPTH = 100  # nbformat copies recursively, several Python frames per level
 _MAX_INT_BITS = 10_000  # Python refuses to write longer integers as decimal text
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ANSI = re.compile(
-    r"\x1b(?:"
+    r"(?:\x1b(?:"
     r"\[[0-?]*+[ -/]*+[@-~]"  # CSI: colours, cursor
     r"|\][^\x07\x1b]*+(?:\x07|\x1b\\)"  # OSC: window titles, hyperlinks
     r"|[ -/]*+[0-~]?"  # two-character escapes, and what is left of broken ones
-    r")"
+    r")){1,4}+"
 )
 
 
 def strip_ansi(text: str) -> str:
-    """``text`` without ANSI escape sequences."""
-    return _ANSI.sub("", text) if "\x1b" in text else text
+    """``text`` without ANSI escape sequences; of what has very many, the rest loses only their first characters."""
+    if "\x1b" not in text:
+        return text
+    text, count = _ANSI.subn("", text, _MANY_SEQUENCES)
+    return text if count < _MANY_SEQUENCES else text.replace("\x1b", "")
 
 
 def clean_text(text: str) -> str:
-    """``text`` with each lone surrogate replaced by U+FFFD, so that it can be written as UTF-8."""
+    """``text`` with each lone surrogate replaced by U+FFFD, so that it can be written as UTF-8.
+
+    In a text that holds very many, the rest becomes question marks, which is much faster.
+    """
     if text.isascii():
         return text
-    return _SURROGATE.sub("\ufffd", text)
+    text, count = _SURROGATE.subn("\ufffd", text, _PIECE_CHARS)
+    return text if count < _PIECE_CHARS else text.encode("utf-8", "replace").decode()
 
 
 def utf8_pieces(text: str) -> Iterator[bytes]:
@@ -40,8 +48,11 @@ def utf8_pieces(text: str) -> Iterator[bytes]:
 
 
 def utf8_length(text: str) -> int:
-    """Bytes of ``text`` as UTF-8."""
-    return len(text) if text.isascii() else sum(map(len, utf8_pieces(text)))
+    """Bytes of ``text`` as UTF-8 when it is clean."""
+    if text.isascii():
+        return len(text)
+    starts = range(0, len(text), _PIECE_CHARS)
+    return sum(len(text[start : start + _PIECE_CHARS].encode("utf-8", "surrogatepass")) for start in starts)
 
 
 def clean_json(value: Any) -> Any:
@@ -78,14 +89,14 @@ def sized_json(value: Any) -> tuple[Any, int, int]:
     take much memory for a moment.
     """
     try:
-        encoded = dump(value, allow_nan=False)
-        if not _is_deep(value):
-            return value, len(encoded), count_values(str(encoded, "latin-1"))
+        encoded = str(dump(value, allow_nan=False), "latin-1")
+        if encoded.count("[") + encoded.count("{") <= _MAX_DEPTH or not _is_deep(value):
+            return value, len(encoded), count_values(encoded)
     except (TypeError, ValueError, RecursionError):
         pass
     copy = clean_json(value)
-    encoded = dump(copy)
-    return copy, len(encoded), count_values(str(encoded, "latin-1"))
+    encoded = str(dump(copy), "latin-1")
+    return copy, len(encoded), count_values(encoded)
 
 
 def _is_deep(value: Any) -> bool:

@@ -7,8 +7,8 @@ from typing import Any
 
 from interpreter.events import COMPLETED, EventLog, RunEvent, replay_events
 from interpreter.messages import Message
-from interpreter.models import JSON, Run, RunStatus
-from interpreter.outputs import Displays, OutputFolder, OutputLimits
+from interpreter.models import Run, RunStatus
+from interpreter.outputs import Bundle, Displays, OutputFolder, OutputLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class ActiveRun:
         limits: OutputLimits,
         displays: Displays,
         *,
-        on_amend: Callable[[str, int, JSON, JSON], None],
+        on_amend: Callable[[str, int, Bundle], None],
         on_late: "Callable[[ActiveRun], None]",
     ) -> None:
         self.run = run

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from interpreter.kernels.background import Background
 from interpreter.models import JSON, Folded, Run, parse_run_id
-from interpreter.outputs import strip_ansi
+from interpreter.outputs import Bundle, strip_ansi
 from interpreter.record import Recorder
 from interpreter.runs.active import ActiveRun
 
@@ -46,16 +46,16 @@ class Amendments:
         active.late_delay = min(max(active.late_delay * 2, FIRST_DELAY), MAX_DELAY)
         active.late_timer = loop.call_later(active.late_delay, self._record_late, active)
 
-    def update_display(self, run_id: str, index: int, data: JSON, metadata: JSON) -> None:
+    def update_display(self, run_id: str, index: int, bundle: Bundle) -> None:
         """An update of a display that an earlier run made."""
         active = self._find(run_id)
         if active is not None:
-            active.folder.amend(index, data, metadata)
+            active.folder.amend(index, bundle)
             if active.finished:
                 self._updated.add(active)
                 self.late(active)
         elif not self._closed:
-            self._recorded.setdefault(run_id, {})[index] = (data, metadata)
+            self._recorded.setdefault(run_id, {})[index] = (bundle.data, bundle.metadata)
             if run_id not in self._timers:
                 loop = asyncio.get_running_loop()
                 self._timers[run_id] = loop.call_later(FIRST_DELAY, self._record_changes, run_id)

@@ -8,7 +8,7 @@ from nbclient import NotebookClient
 
 from interpreter.messages import Message
 from interpreter.models import JSON, Folded
-from interpreter.outputs import Displays, OutputFolder, OutputLimits
+from interpreter.outputs import Bundle, Displays, OutputFolder, OutputLimits
 
 LIMITS = OutputLimits(
     max_output_bytes=1024**2, max_mime_bytes=8 * 1024**2, max_display_bytes=16 * 1024**2, max_outputs=500
@@ -68,7 +68,7 @@ class Kit:
         code: str = "1",
     ) -> None:
         self.events: list[tuple[str, JSON]] = []
-        self.amendments: list[tuple[str, int, JSON, JSON]] = []
+        self.amendments: list[tuple[str, int, Bundle]] = []
         self.displays = displays or Displays()
         self.folder = OutputFolder(
             run_id,

@@ -4,6 +4,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+from interpreter.api.shares import Shares
 from interpreter.frontends.jupyter.conversation import Conversation
 from interpreter.frontends.jupyter.wire import Outgoing
 
@@ -29,7 +30,7 @@ def message(text: str) -> Outgoing:
 async def test_what_was_missed_comes_before_what_comes_now() -> None:
     tasks: list[asyncio.Task[Any]] = []
     background = SimpleNamespace(spawn=lambda work: tasks.append(asyncio.ensure_future(work)))
-    hub = SimpleNamespace(background=background, ended=False, shared=False)
+    hub = SimpleNamespace(background=background, ended=False, shared=False, kept=Shares(1000))
     client = Conversation(hub, SimpleNamespace(id="tok"), resumable=True)  # type: ignore[arg-type]
     await client.send(message("missed"))
     await client.send(message("missed too"))

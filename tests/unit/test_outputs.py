@@ -19,7 +19,7 @@ from outputs_kit import (
     validate,
 )
 
-from interpreter.outputs import Displays
+from interpreter.outputs import Bundle, Displays
 
 # Streams
 
@@ -175,10 +175,10 @@ def test_an_update_reaches_the_display_of_an_earlier_run() -> None:
     first = Kit("run_a_1", displays=displays).feed(stream("x"), display({"text/plain": "old"}, "d"))
     first.folder.close()
     second = Kit("run_a_2", displays=displays).feed(update({"text/plain": "new"}, "d"))
-    assert second.amendments == [("run_a_1", 1, {"text/plain": "new"}, {})]
+    [(run_id, index, bundle)] = second.amendments
+    assert (run_id, index, bundle.data, bundle.metadata) == ("run_a_1", 1, {"text/plain": "new"}, {})
     assert second.outputs == []
-    _, index, data, metadata = second.amendments[0]
-    first.folder.amend(index, data, metadata)
+    first.folder.amend(index, bundle)
     assert texts(first.outputs) == ["x", "new"]
 
 
@@ -202,7 +202,7 @@ def test_displays_are_bounded() -> None:
 @pytest.mark.parametrize("index", [-1, 1, 99])
 def test_amending_what_is_not_there_does_nothing(index: int) -> None:
     kit = Kit().feed(display({"text/plain": "x"}))
-    kit.folder.amend(index, {"text/plain": "y"}, {})
+    kit.folder.amend(index, Bundle({"text/plain": "y"}))
     assert texts(kit.outputs) == ["x"]
 
 
