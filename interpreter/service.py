@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry
-from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 
 from interpreter import frontends
 from interpreter.api.routes import make_application, make_toolbox
+from interpreter.api.server import Server, allow_many_files
 from interpreter.api.services import Services
 from interpreter.errors import GatewayError, InterpreterError, SettingsError
 from interpreter.kernel_files import KernelWorkspaces, SessionFiles
@@ -99,6 +99,7 @@ class Service:
     async def _start(self) -> None:
         settings = self.settings
         _check_address(settings.ip)
+        allow_many_files()
         self._take_state_dir()
         isolation = await find_isolation(settings, is_local=is_loopback(settings.ip))
         store = await self._start_store()
@@ -283,7 +284,7 @@ class Service:
 
     def _listen(self, services: Services, connections_close_at: int) -> None:
         settings, toolbox = self.settings, make_toolbox(services)
-        server = HTTPServer(
+        server = Server(
             make_application(
                 services,
                 toolbox=toolbox,

@@ -6,7 +6,7 @@ from tornado.web import RequestHandler
 
 from interpreter.api.logouts import Logouts
 from interpreter.errors import UnauthorizedError
-from interpreter.models import new_id
+from interpreter.models import Principal, new_id
 from interpreter.tokens import TokenInfo, TokenStore
 
 COOKIE_DAYS = 7
@@ -40,6 +40,12 @@ async def find_cookie(handler: RequestHandler, tokens: TokenStore) -> TokenInfo 
         return None
     info = await tokens.get(token_id)
     return info if info is not None and info.fingerprint == fingerprint else None
+
+
+async def check_again(principal: Principal, tokens: TokenStore) -> None:
+    """Raise UnauthorizedError if the token has ended since: a body may be long on its way."""
+    if await tokens.has_ended(principal.token_id):
+        raise bad_token()
 
 
 def set_cookie(handler: RequestHandler, info: TokenInfo) -> None:

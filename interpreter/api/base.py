@@ -14,17 +14,19 @@ from urllib.parse import parse_qs, quote, urlencode
 from tornado.web import RequestHandler, stream_request_body
 
 from interpreter.api import accept, auth
-from interpreter.api.body import LINGER, MAX_DRAINED_BYTES, Body, Shares
+from interpreter.api.body import BODY_TIMEOUT, LINGER, MAX_DRAINED_BYTES, Body
 from interpreter.api.connections import connection_of
-from interpreter.api.cors import CrossOrigin
 from interpreter.api.jsonbody import find_surrogate, parse_json
 from interpreter.api.limits import RateLimiter
+from interpreter.api.locations import local_path
 from interpreter.api.mediatype import check_media_type
 from interpreter.api.operations import Access, Operation
 from interpreter.api.query import read_query
 from interpreter.api.responses import CLIENT_CLOSED
 from interpreter.api.schemas import Schemas
 from interpreter.api.services import Services
+from interpreter.api.shares import Shares, crowded
+from interpreter.api.unread import CountedAnswers, Unread
 from interpreter.errors import (
     ForbiddenError,
     InterpreterError,
@@ -39,6 +41,7 @@ from interpreter.errors import (
 from interpreter.models import Principal, is_id, parse_run_id
 
 _UNBOUNDED = 2**62
+_MAX_DIGITS = 18
 _THREAD_BYTES = 1024**2  # larger bodies are read in a thread, so that others do not wait
 _FORM = "application/x-www-form-urlencoded"
 _SAFE = ("GET", "HEAD")
@@ -55,17 +58,18 @@ class Toolbox:
     rates: RateLimiter
     logins: RateLimiter
     bodies: Shares
+    unread: Unread
 
 
 @stream_request_body
-class BaseHandler(CrossOrigin):
+class BaseHandler(CountedAnswers):
     """Subclass it, fill `operations` (by method) and define ``do_get``, ``do_post`` …"""
 
     operations: ClassVar[Mapping[str, Operation]] = {}
 
     def initialize(self, toolbox: Toolbox, route: str) -> None:
         self.toolbox = toolbox
-        self.services = toolbox.services
+        self.services, self.unread = toolbox.services, toolbox.unread
         self.settings_ = toolbox.services.settings
         self.route = route
         self._body = Body(self.max_body_bytes, toolbox.bodies)
@@ -96,7 +100,9 @@ class BaseHandler(CrossOrigin):
 
     async def prepare(self) -> None:
         """Decide whether the request is welcome, before its body is read."""
-        connection_of(self.request).set_max_body_size(_UNBOUNDED)  # ours is in Body
+        connection = connection_of(self.request)
+        connection.set_max_body_size(_UNBOUNDED)  # ours is in Body
+        connection.set_body_timeout(BODY_TIMEOUT)
         if self.answer_preflight():
             return
         try:
@@ -153,7 +159,7 @@ class BaseHandler(CrossOrigin):
         fields.pop("token", None)
         clean = quote(self.request.path, safe="/%") + (f"?{urlencode(fields, doseq=True)}" if fields else "")
         info = await self.log_in(secret)
-        self.redirect(_local(clean) if info else "/login?failed=1")
+        self.redirect(local_path(clean) if info else "/login?failed=1")
         return True
 
     async def log_in(self, secret: str) -> bool:
@@ -184,7 +190,7 @@ class BaseHandler(CrossOrigin):
     @property
     def _announced_bytes(self) -> int:
         length = self.request.headers.get("Content-Length", "")
-        return int(length) if length.isdecimal() else 0
+        return int(length[:_MAX_DIGITS]) if length.isdecimal() else 0  # cut, it is far too large, too
 
     def _refuse(self, error: InterpreterError) -> None:
         """Answer with the error: at once if nothing is to be read, else when the body was read."""
@@ -298,7 +304,9 @@ class BaseHandler(CrossOrigin):
         if self._body.is_too_large:
             raise self._too_large()
         if self._body.is_crowded:
-            raise UnavailableError("The token's other requests are too large together.", retry_after=1)
+            raise crowded()
+        if self._principal is not None and self.request.method not in _SAFE:
+            await auth.check_again(self._principal, self.services.tokens)
         name = "do_get" if self.request.method == "HEAD" else f"do_{(self.request.method or '').lower()}"
         if not self._client_gone:
             await self._work_for_client(getattr(self, name)(*args, **kwargs))
@@ -387,14 +395,4 @@ class UnknownRouteHandler(BaseHandler):
         return NotFoundError("There is no such route; /openapi.json lists them.")
 
 
-def _local(path: str) -> str:
-    """A path on this host: one leading slash, so that no browser takes it for another host."""
-    return "/" + path.lstrip("/\\")
-
-
-def is_local(path: str) -> bool:
-    """Whether a redirect to this stays on this host."""
-    return path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
-
-
-__all__ = ["BaseHandler", "PageHandler", "RequestHandler", "Toolbox", "UnknownRouteHandler", "is_local"]
+__all__ = ["BaseHandler", "PageHandler", "RequestHandler", "Toolbox", "UnknownRouteHandler"]

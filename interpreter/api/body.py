@@ -1,9 +1,6 @@
 """Reading a request's body piece by piece under a limit."""
 
-from collections import Counter
-
-MAX_HELD_BYTES = 128 * 1024**2
-"""How much the bodies of one token's requests may hold in memory together, or four of the largest."""
+from interpreter.api.shares import Held, Shares
 
 MAX_DRAINED_BYTES = 64 * 1024**2
 """How much of a refused body is read and thrown away, so that the client can read why; of one without a
@@ -12,29 +9,11 @@ good token that is read for `LINGER` only, after the answer.
 Closing a connection that still has unread bytes resets it, and the client may lose the response.
 """
 
+BODY_TIMEOUT = 600.0
+"""Seconds for the whole body of a request that is no upload: ten mebibytes over a seventh of a megabit per second."""
+
 LINGER = 2.0
 """Seconds for which the body of a request without a good token is still read."""
-
-
-class Shares:
-    """What the bodies of each token's requests hold, at most ``limit`` bytes."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._held: Counter[str] = Counter()
-
-    def take(self, token_id: str, size: int) -> bool:
-        """Whether so many bytes more may be held."""
-        if self._held[token_id] + size > self._limit:
-            return False
-        self._held[token_id] += size
-        return True
-
-    def give_back(self, token_id: str, size: int) -> None:
-        """So many are not held any more."""
-        self._held[token_id] -= size
-        if not self._held[token_id]:
-            del self._held[token_id]
 
 
 class Body:
@@ -42,10 +21,9 @@ class Body:
 
     def __init__(self, limit: int, shares: Shares) -> None:
         self._limit = limit
-        self._shares = shares
+        self._held = Held(shares)
         self._chunks: list[bytes] = []
         self._size = 0
-        self._taken = ("", 0)
         self.is_crowded = False
         """Whether other requests of the token hold too much."""
 
@@ -69,8 +47,7 @@ class Body:
         self._size += len(chunk)
         if self.is_too_large or self.is_crowded:
             self.release()
-        elif self._shares.take(token_id, len(chunk)):
-            self._taken = token_id, self._taken[1] + len(chunk)
+        elif self._held.take(token_id, len(chunk)):
             self._chunks.append(chunk)
         else:
             self.is_crowded = True
@@ -84,9 +61,7 @@ class Body:
     def release(self) -> None:
         """Nothing of what was received is needed any more. Once is enough, more does no harm."""
         self._chunks.clear()
-        (token_id, size), self._taken = self._taken, ("", 0)
-        if size:
-            self._shares.give_back(token_id, size)
+        self._held.release()
 
     def joined(self) -> bytes:
         """The whole body."""

@@ -7,9 +7,10 @@ from urllib.parse import quote
 from tornado.web import HTTPError
 
 from interpreter.api.auth import log_out
-from interpreter.api.base import PageHandler, is_local
+from interpreter.api.base import PageHandler
 from interpreter.api.browsers import ErrorPages
 from interpreter.api.errors import retry_after
+from interpreter.api.locations import is_local
 from interpreter.api.operations import Access, Answer, Operation, json_answer
 from interpreter.errors import RateLimitedError
 

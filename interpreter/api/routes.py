@@ -12,7 +12,6 @@ from tornado.web import Application, HTTPError, RequestHandler, StaticFileHandle
 
 from interpreter.api import admin, files, frames, health, notebooks, pages, runs, sessions, tools
 from interpreter.api.base import BaseHandler, Toolbox
-from interpreter.api.body import MAX_HELD_BYTES, Shares
 from interpreter.api.browsers import UnknownPathHandler
 from interpreter.api.cors import AllowedOrigins
 from interpreter.api.limits import RateLimiter
@@ -22,7 +21,9 @@ from interpreter.api.openapi import build_openapi
 from interpreter.api.responses import Responses, log_request
 from interpreter.api.schemas import Schemas
 from interpreter.api.services import Services
+from interpreter.api.shares import MAX_HELD_BYTES, Shares
 from interpreter.api.stalls import GuardedApplication
+from interpreter.api.unread import Unread
 
 FAILED_LOGINS_PER_MINUTE = 10
 
@@ -89,7 +90,8 @@ def make_toolbox(services: Services) -> Toolbox:
         Schemas(services.settings),
         RateLimiter(services.settings.rate_limit, time.monotonic),
         RateLimiter(FAILED_LOGINS_PER_MINUTE, time.monotonic),
-        Shares(max(MAX_HELD_BYTES, 4 * services.settings.max_body_bytes)),
+        Shares(held := max(MAX_HELD_BYTES, 4 * services.settings.max_body_bytes)),
+        Unread(held, services.tokens),
     )
 
 

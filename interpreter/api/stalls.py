@@ -17,7 +17,7 @@ from tornado.web import Application
 from interpreter.api.connections import http1
 
 STALL_TIMEOUT = 60.0
-"""Seconds without a byte of an unfinished body. There is no bound on the sum: uploads may be slow."""
+"""Seconds without a byte of an unfinished body. The bound on the sum is far higher: uploads may be slow."""
 
 
 class StallGuard(HTTPMessageDelegate):

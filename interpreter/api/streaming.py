@@ -5,24 +5,24 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import BinaryIO
 
-from tornado.web import RequestHandler
-
 from interpreter.api.connections import connection_of
+from interpreter.api.unread import CountedAnswers
 
 PIECE_BYTES = 256 * 1024
 
 
-async def write_bytes(handler: RequestHandler, data: bytes) -> None:
+async def write_bytes(handler: CountedAnswers, data: bytes) -> None:
     """Write a part of an answer; one of more than `PIECE_BYTES` is sent before this returns."""
     if len(data) <= PIECE_BYTES:
         handler.write(data)
         return
-    for piece in _pieces(data):
-        handler.write(piece)
-        await handler.flush()
+    with handler.holding(len(data)):
+        for piece in _pieces(data):
+            handler.write(piece)
+            await handler.flush()
 
 
-async def send_file(handler: RequestHandler, file: BinaryIO, size: int) -> None:
+async def send_file(handler: CountedAnswers, file: BinaryIO, size: int) -> None:
     """Answer with the ``size`` bytes of a file from its present position."""
     handler.set_header("Content-Length", str(size))
     if handler.request.method == "HEAD":
@@ -34,7 +34,7 @@ async def send_file(handler: RequestHandler, file: BinaryIO, size: int) -> None:
 
 
 @asynccontextmanager
-async def unbroken(handler: RequestHandler) -> AsyncIterator[None]:
+async def unbroken(handler: CountedAnswers) -> AsyncIterator[None]:
     """Whoever gets only a part of an answer must see that it is one: then the connection is closed."""
     whole = False
     try:

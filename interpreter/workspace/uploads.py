@@ -7,6 +7,7 @@ import secrets
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from interpreter import disposal
 from interpreter.errors import TooLargeError
@@ -16,6 +17,7 @@ from interpreter.workspace.paths import parse_path
 log = logging.getLogger(__name__)
 
 _WRITE_SIZE = 1024**2  # bytes collected before they go to the disk
+_MAX_WAITING = 32 * 1024**2  # bytes of all uploads that are collected at once
 _LARGE = 4 * 1024**2  # bytes from which on a file may take long to remove
 
 
@@ -87,7 +89,10 @@ class Uploads:
 
 
 class Upload:
-    """One file on its way; a megabyte of it at most is in memory."""
+    """One file on its way; a megabyte of it at most is in memory, and little when there are very many."""
+
+    all_waiting: ClassVar[int] = 0
+    """Bytes of all uploads that are not on the disk yet."""
 
     def __init__(
         self, uploads: Uploads, account: _Account, session_id: str, files: Files, source: Path
@@ -124,7 +129,8 @@ class Upload:
         self._uploads.check(self._account, self)
         self._waiting.append(chunk)
         self._waiting_bytes += len(chunk)
-        if self._waiting_bytes >= _WRITE_SIZE:
+        Upload.all_waiting += len(chunk)
+        if self._waiting_bytes >= _WRITE_SIZE or Upload.all_waiting > _MAX_WAITING:
             await self._flush()
 
     async def commit(self, path: str) -> FileInfo:
@@ -147,6 +153,8 @@ class Upload:
         find no file and end.
         """
         self._waiting.clear()
+        Upload.all_waiting -= self._waiting_bytes
+        self._waiting_bytes = 0
         self._uploads.forget(self._session_id, self)
         if self._written < _LARGE:
             self._source.unlink(missing_ok=True)
@@ -155,9 +163,13 @@ class Upload:
 
     async def _flush(self) -> None:
         self._written += self._waiting_bytes
-        chunks, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        if chunks:
-            await asyncio.to_thread(self._append, chunks)
+        chunks, size = self._waiting, self._waiting_bytes
+        self._waiting, self._waiting_bytes = [], 0
+        try:
+            if chunks:
+                await asyncio.to_thread(self._append, chunks)
+        finally:
+            Upload.all_waiting -= size
 
     def _append(self, chunks: list[bytes]) -> None:
         try:

@@ -629,8 +629,8 @@ async def test_a_kernel_has_only_so_many_clients(jupyter: Front, monkeypatch: py
 
 
 async def test_what_is_kept_for_a_client_is_bounded(jupyter: Front, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interpreter.frontends.jupyter.conversation.MAX_KEPT_BYTES", 500)
-    monkeypatch.setattr("interpreter.frontends.jupyter.conversation.MAX_KEPT_ENDS", 500)
+    monkeypatch.setattr("interpreter.frontends.jupyter.kept.MAX_KEPT_BYTES", 500)
+    monkeypatch.setattr("interpreter.frontends.jupyter.kept.MAX_KEPT_ENDS", 500)
     kernel_id = await jupyter.start_kernel()
     socket = await jupyter.connect(kernel_id, session_id="tab-1")
     runs = [socket.execute("print begun\nwait go"), *(socket.execute("print x") for _ in range(5))]

@@ -8,17 +8,19 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable
+from contextlib import AsyncExitStack
 from typing import Any, ClassVar
 
 from tornado.iostream import StreamClosedError
-from tornado.websocket import WebSocketClosedError, WebSocketHandler
+from tornado.websocket import WebSocketClosedError, WebSocketHandler, WebSocketProtocol, WebSocketProtocol13
 
 from interpreter.api.validity import until_ended
-from interpreter.errors import InterpreterError, InvalidRequestError
+from interpreter.errors import InterpreterError, InvalidRequestError, UnavailableError
 from interpreter.frontends.jupyter.answers import describe_kernel
 from interpreter.frontends.jupyter.base import JupyterHandler, operation
 from interpreter.frontends.jupyter.conversation import Conversation
 from interpreter.frontends.jupyter.fitting import Profile, fit
+from interpreter.frontends.jupyter.frames import TRY_LATER, SharedProtocol
 from interpreter.frontends.jupyter.front import Front
 from interpreter.frontends.jupyter.translate import refusal, status
 from interpreter.frontends.jupyter.wire import Outgoing, Request, decode, encode
@@ -110,6 +112,12 @@ class ChannelsHandler(WebSocketHandler, JupyterHandler):
     def select_subprotocol(self, subprotocols: list[str]) -> str | None:
         return V1_SUBPROTOCOL if V1_SUBPROTOCOL in subprotocols else None
 
+    def get_websocket_protocol(self) -> WebSocketProtocol | None:
+        protocol = super().get_websocket_protocol()
+        if not isinstance(protocol, WebSocketProtocol13):
+            return protocol
+        return SharedProtocol.of(protocol, self, self.toolbox.bodies, self.token.id)
+
     @property
     def ping_interval(self) -> float | None:
         return PING_INTERVAL
@@ -160,17 +168,30 @@ class ChannelsHandler(WebSocketHandler, JupyterHandler):
 
     async def send(self, message: Outgoing) -> bool:
         """See `conversation.Socket`."""
-        v1 = self.profile.v1
         try:
-            for part in await fit(message, self.profile, self.front.images):
-                frame = encode(part, v1=v1)
-                if len(frame) > self.profile.max_frame:
-                    text = {"name": "stderr", "text": f"{_TOO_LARGE}\n"}
-                    frame = encode(Outgoing("iopub", "stream", text, message.parent), v1=v1)
-                await self.write_message(frame if v1 else frame.decode(), binary=v1)
+            async with AsyncExitStack() as turn:
+                await turn.enter_async_context(self.front.turns.turn(self.token.id, message))
+                frames = await self._frames(message)
+                with self.holding(sum(map(len, frames))):
+                    writing = asyncio.gather(*(self.write_message(f, binary=self.profile.v1) for f in frames))
+                    await turn.aclose()  # the client may take its time
+                    await writing
         except (WebSocketClosedError, StreamClosedError):
             return False
+        except UnavailableError as error:
+            self.close(TRY_LATER, error.message)
+            return False
         return True
+
+    async def _frames(self, message: Outgoing) -> list[bytes]:
+        v1, frames = self.profile.v1, []
+        for part in await fit(message, self.profile, self.front.images):
+            frame = encode(part, v1=v1)
+            if len(frame) > self.profile.max_frame:
+                text = {"name": "stderr", "text": f"{_TOO_LARGE}\n"}
+                frame = encode(Outgoing("iopub", "stream", text, message.parent), v1=v1)
+            frames.append(frame)
+        return frames
 
     def end(self, code: int) -> None:
         """See `conversation.Socket`."""

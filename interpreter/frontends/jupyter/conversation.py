@@ -16,7 +16,8 @@ from interpreter.errors import (
     UnauthorizedError,
 )
 from interpreter.frontends.jupyter.answers import answer
-from interpreter.frontends.jupyter.fitting import Profile, json_size
+from interpreter.frontends.jupyter.fitting import Profile
+from interpreter.frontends.jupyter.kept import Kept
 from interpreter.frontends.jupyter.translate import Translator, error_content, refusal, status
 from interpreter.frontends.jupyter.wire import Outgoing, Request
 from interpreter.models import RunRequest
@@ -30,8 +31,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FEED_INTERVAL = 0.5  # seconds of silence after which a client that counts them is sent a frame
-MAX_KEPT_BYTES = 16 * 1024**2  # of output for a client that is away …
-MAX_KEPT_ENDS = 4 * 1024**2  # … and so many more of what tells how its requests ended
 MAX_PENDING_BYTES = 16 * 1024**2  # of requests that wait or are being answered
 MAX_ANSWERING = 64  # requests other than runs at once
 FLUSH_TIMEOUT = 2.0  # seconds for the last messages of a session that ends
@@ -39,7 +38,6 @@ GONE = "The client went away."
 
 _ABORTED = "The code was not run, because the code before it failed."
 _INTERNAL = "The service failed; its log has the details."
-_ALWAYS_KEPT = ("status", "execute_reply", "error")
 
 
 class Socket(Protocol):
@@ -62,13 +60,12 @@ class Conversation:
         self._token = token
         self._resumable = resumable
         self._socket: Socket | None = None
-        self._kept: deque[Outgoing] = deque()
-        self._kept_bytes = 0
+        self._kept = Kept(hub.kept, token.id)
         self._sending = asyncio.Lock()
         self._queue: deque[Request] = deque()
         self._behind_error: int | None = None
         self._answering = 0
-        self._answering_bytes = 0
+        self._pending_bytes = 0
         self._worker: asyncio.Task[None] | None = None
 
     @property
@@ -104,7 +101,7 @@ class Conversation:
             return
         self._socket = None
         if not self._resumable or self._hub.shared:
-            self._queue.clear()
+            self._forget_queue()
             self._kept.clear()
             if self._worker is not None:
                 self._worker.cancel()
@@ -145,21 +142,18 @@ class Conversation:
     async def _send_first(self) -> None:
         """Send what was kept, if the client is there."""
         while self._kept and self._socket is not None:
-            message = self._kept.popleft()
-            if not await self._socket.send(message):
-                self._kept.appendleft(message)
+            if not await self._socket.send(self._kept.first):
                 return
-        if not self._kept:
-            self._kept_bytes = 0
+            self._kept.drop_first()
 
     def _keep(self, message: Outgoing) -> None:
-        if not self._resumable or self._hub.ended:
-            return
-        size = json_size(message.content) + json_size(message.parent)
-        room = MAX_KEPT_BYTES + (MAX_KEPT_ENDS if message.msg_type in _ALWAYS_KEPT else 0)
-        if self._kept_bytes + size <= room:
-            self._kept.append(message)
-            self._kept_bytes += size
+        if self._resumable and not self._hub.ended:
+            self._kept.add(message)
+
+    def forget(self) -> None:
+        """The client will not come back."""
+        self._resumable = False
+        self._kept.clear()
 
     # Requests
 
@@ -167,26 +161,39 @@ class Conversation:
         """Take a request, which is answered in a task. Who sends too many waits for what is returned."""
         if request.msg_type == "interrupt_request":
             self._hub.note_interrupt()
-        pending = self._answering_bytes + sum(waiting.size for waiting in self._queue)
-        too_many_bytes = pending + request.size > MAX_PENDING_BYTES
         if request.msg_type == "execute_request":
-            if too_many_bytes or len(self._queue) > self._hub.settings.max_queued_runs:
+            if len(self._queue) > self._hub.settings.max_queued_runs or not self._admit(request):
                 return self._refuse_at_once(request)
             self._queue.append(request)
             if self._worker is None or self._worker.done():
                 self._worker = self._hub.background.spawn(self._work())
             return None
-        if too_many_bytes or self._answering >= MAX_ANSWERING:
+        if self._answering >= MAX_ANSWERING or not self._admit(request):
             return self._answer(request)
         self._answering += 1
-        self._answering_bytes += request.size
         task = self._hub.background.spawn(self._answer(request))
-        task.add_done_callback(lambda _: self._answered(request.size))
+        task.add_done_callback(lambda _: self._answered(request))
         return None
 
-    def _answered(self, size: int) -> None:
+    def _admit(self, request: Request) -> bool:
+        """Whether the request may wait for its answer; then `_release` it afterwards."""
+        admitted = self._pending_bytes + request.size <= MAX_PENDING_BYTES and self._hub.bodies.take(
+            self.token_id, request.size
+        )
+        self._pending_bytes += request.size if admitted else 0
+        return admitted
+
+    def _release(self, request: Request) -> None:
+        self._pending_bytes -= request.size
+        self._hub.bodies.give_back(self.token_id, request.size)
+
+    def _answered(self, request: Request) -> None:
         self._answering -= 1
-        self._answering_bytes -= size
+        self._release(request)
+
+    def _forget_queue(self) -> None:
+        while self._queue:
+            self._release(self._queue.popleft())
 
     async def _answer(self, request: Request) -> None:
         hub, parent = self._hub, request.header
@@ -210,22 +217,27 @@ class Conversation:
         while self._queue:
             request = self._queue.popleft()
             self._behind_error = None
-            succeeded = await self._execute(request)
+            try:
+                succeeded = await self._execute(request)
+            finally:
+                self._release(request)
             if not succeeded and request.content.get("stop_on_error", True):
                 # As ipykernel does: what waited behind code that failed is not run. What came after the
                 # client was told of the error is no part of that: some clients go on at once.
                 count = min(self._behind_error or 0, len(self._queue))
-                for aborted in [self._queue.popleft() for _ in range(count)]:
-                    await self._abort(aborted)
+                await self._abort([self._queue.popleft() for _ in range(count)])
 
-    async def _abort(self, request: Request) -> None:
-        await self.broadcast(status(request.header, "busy"))
-        if self._is_simple:
-            # It reads no replies, and would take this for code that ran and printed nothing.
-            error = error_content("RunAborted", _ABORTED, [])
-            await self.send(Outgoing("iopub", "error", error, request.header))
-        await self.send(Outgoing("shell", "execute_reply", {"status": "aborted"}, request.header))
-        await self.broadcast(status(request.header, "idle"))
+    async def _abort(self, requests: list[Request]) -> None:
+        for request in requests:
+            self._release(request)
+        for request in requests:
+            await self.broadcast(status(request.header, "busy"))
+            if self._is_simple:
+                # It reads no replies, and would take this for code that ran and printed nothing.
+                error = error_content("RunAborted", _ABORTED, [])
+                await self.send(Outgoing("iopub", "error", error, request.header))
+            await self.send(Outgoing("shell", "execute_reply", {"status": "aborted"}, request.header))
+            await self.broadcast(status(request.header, "idle"))
 
     async def _execute(self, request: Request) -> bool:
         """Run the code; whether it ended well. The client is told whatever happens, and then idle."""
@@ -320,7 +332,7 @@ class Conversation:
     async def aclose(self, code: int) -> None:
         """The session has ended, its runs too: let the client have the last messages."""
         if self._worker is not None and not self._worker.done():
-            self._queue.clear()
+            self._forget_queue()
             await asyncio.wait({self._worker}, timeout=FLUSH_TIMEOUT)
             self._worker.cancel()
         if self._socket is not None:

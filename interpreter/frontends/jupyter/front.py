@@ -5,6 +5,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from interpreter.api.base import Toolbox
+from interpreter.api.shares import Shares
 from interpreter.errors import InterpreterError, RateLimitedError
 from interpreter.frontends.chats import METADATA_KEY, ChatSessions
 from interpreter.frontends.images import ImageShrinker
@@ -12,6 +13,8 @@ from interpreter.frontends.jupyter.conversation import Conversation
 from interpreter.frontends.jupyter.documents import Documents
 from interpreter.frontends.jupyter.home import move_home
 from interpreter.frontends.jupyter.ids import kernel_id_of
+from interpreter.frontends.jupyter.kept import MAX_TOKEN_BYTES, measure
+from interpreter.frontends.jupyter.pacing import Turns
 from interpreter.frontends.jupyter.translate import status
 from interpreter.frontends.jupyter.wire import Outgoing
 from interpreter.kernels.background import Background
@@ -36,7 +39,7 @@ class Hub:
     def __init__(self, front: "Front", session: "Session") -> None:
         self.services = front.services
         self.settings = front.services.settings
-        self.rates = front.rates
+        self.rates, self.bodies, self.kept = front.rates, front.bodies, front.kept
         self.background = front.background
         self.session = session
         self.shared = session.info.metadata.get(METADATA_KEY) == SHARED_KEY
@@ -74,21 +77,25 @@ class Hub:
         for key, client in list(self._clients.items()):
             if client.idle or (len(self._clients) >= MAX_CLIENTS and not client.connected):
                 del self._clients[key]
+                client.forget()
 
     def show_others(self, origin: Conversation, message: Outgoing) -> None:
         """What one client's request gives is shown to the others, as Jupyter does."""
         if self.shared:
             return  # those are many chats, not many views of one
-        for client in self._clients.values():
-            if client is not origin and client.connected and self._waiting < MAX_WAITING:
+        others = [client for client in self._clients.values() if client is not origin and client.connected]
+        if others and self._waiting < MAX_WAITING:
+            size = measure(message)
+            if self.kept.take(origin.token_id, size):
                 self._waiting += 1
-                self.background.spawn(self._show(client, message))
+                self.background.spawn(self._show(others, message, origin.token_id, size))
 
-    async def _show(self, client: Conversation, message: Outgoing) -> None:
+    async def _show(self, clients: list[Conversation], message: Outgoing, token_id: str, size: int) -> None:
         try:
-            await client.send(message)
+            await asyncio.gather(*(client.send(message) for client in clients))
         finally:
             self._waiting -= 1
+            self.kept.give_back(token_id, size)
 
     def note_interrupt(self) -> None:
         """The run that goes on, whosever it is, is about to be interrupted."""
@@ -128,6 +135,8 @@ class Hub:
         code = 1001 if reason == "shutdown" else 1000
         await asyncio.gather(*(client.aclose(code) for client in self._clients.values()))
         self.ended = True
+        for client in self._clients.values():
+            client.forget()
         self._clients.clear()
 
 
@@ -136,7 +145,8 @@ class Front:
 
     def __init__(self, toolbox: Toolbox) -> None:
         self.services = toolbox.services
-        self.rates = toolbox.rates
+        self.rates, self.bodies = toolbox.rates, toolbox.bodies
+        self.kept, self.turns = Shares(MAX_TOKEN_BYTES), Turns()
         self.background = Background()
         self.images = ImageShrinker()
         self.documents = Documents()

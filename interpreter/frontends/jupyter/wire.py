@@ -22,12 +22,16 @@ from interpreter.models import JSON, to_iso
 _CONTROL = frozenset({"interrupt_request", "shutdown_request", "debug_request"})
 _SERVER_SESSION = uuid.uuid4().hex
 _MAX_VALUES = 100_000
+_MAX_FIELDS = 100  # of a header, those in it included, or of a content
 _MAX_HEADER_BYTES = 64 * 1024  # it is repeated in each answer; no client's has a thousand
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client sent. ``header`` is repeated in all answers as it came, odd dates too; ``size`` is the frame's."""
+    """What a client sent. ``header`` is repeated in all answers as it came, odd dates too; ``size`` is the frame's.
+
+    Of ``content`` only plain values are there, as nothing else is read: so it takes about the room of its frame.
+    """
 
     channel: str
     msg_type: str
@@ -68,10 +72,23 @@ def _request(data: Mapping[str, Any], size: int) -> Request:
     msg_type = header["msg_type"]
     if not isinstance(msg_type, str) or not isinstance(header, dict):
         raise BadMessageError("no message type")
-    if size > _MAX_HEADER_BYTES and len(dump_json(header)) > _MAX_HEADER_BYTES:
-        raise BadMessageError("the header is too large")
+    is_plain = len(_plain(header)) == len(header)
+    if size > _MAX_HEADER_BYTES or not is_plain:
+        _check_header(dump_json(header).decode())
     channel = data.get("channel") or ("control" if msg_type in _CONTROL else "shell")
-    return Request(str(channel), msg_type, header, content if isinstance(content, dict) else {}, size)
+    return Request(str(channel), msg_type, header, _plain(content) if isinstance(content, dict) else {}, size)
+
+
+def _check_header(header: str) -> None:
+    if len(header) > _MAX_HEADER_BYTES or count_values(header) > _MAX_FIELDS:
+        raise BadMessageError("the header is too large")
+
+
+def _plain(fields: Mapping[str, Any]) -> JSON:
+    """The fields that are texts, numbers or the like. BadMessageError for more than any message has."""
+    if len(fields) > _MAX_FIELDS:
+        raise BadMessageError("too many fields")
+    return {name: value for name, value in fields.items() if not isinstance(value, dict | list)}
 
 
 def _read_v1(frame: bytes) -> JSON:

@@ -114,7 +114,7 @@ class SearchHandler(TerminalHandler):
         place = self.place(self.query("path", "."))
         asked = self._grep() if self.request.path.rstrip("/").endswith("grep") else self._glob()
         limit = self.query("max_results", "50")
-        if not (limit.isascii() and limit.isdecimal() and 1 <= int(limit[:9]) <= 500):
+        if not (limit.isascii() and limit.isdecimal() and len(limit) < 10 and 1 <= int(limit) <= 500):
             raise InvalidRequestError("`max_results` must be 1 to 500.", param="max_results")
         script = search_script({**asked, "path": place, "max_results": int(limit)})
         run = await self.execute(await self.session(), cell_of("bash", script, ()), _SEARCH_TIMEOUT)
