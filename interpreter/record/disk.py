@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -18,6 +19,7 @@ _T = TypeVar("_T")
 
 _WRITERS = 4
 _READERS = 2  # of their own, so that a long search never holds up a run
+_QUICK_SYNC = 0.0005  # seconds; a thread costs about as much
 _PROBE_INTERVAL = 1.0
 _PROBE_BYTES = 64 * 1024
 
@@ -37,6 +39,7 @@ class Disk:
         self._task: asyncio.Task[None] | None = None
         self._closing = False
         self._quick = Quickness()
+        self._syncs_quickly = Quickness(_QUICK_SYNC)
         self.problem: str | None = None
         """One sentence on why the record can't be written; None when it can, as far as is known."""
 
@@ -85,11 +88,23 @@ class Disk:
         """Whether a small write may be made on the event loop (`write_now`): a thread costs more than the write."""
         return self.problem is None and bool(self._quick)
 
+    @property
+    def syncs_quickly(self) -> bool:
+        """The same for a write that is also synced."""
+        return self.is_quick and bool(self._syncs_quickly)
+
     def write_now(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """As `write`, without a thread; if it takes long, the disk does not count as quick for a while."""
+        return self._timed(self._quick, partial(function, *args, **kwargs))
+
+    def sync_now(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """The same for a function that also syncs."""
+        return self._timed(self._syncs_quickly, partial(function, *args, **kwargs))
+
+    def _timed(self, quick: Quickness, function: Callable[[], _T]) -> _T:
         try:
-            with self._quick:
-                return function(*args, **kwargs)
+            with quick:
+                return function()
         except OSError as error:
             self.failed(error)
             raise

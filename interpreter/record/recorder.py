@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from interpreter.errors import RecordUnavailableError, SettingsError
+from interpreter.jsontext import is_light
 from interpreter.models import Run, SessionInfo, parse_run_id, run_id_of
 from interpreter.record.disk import Disk
 from interpreter.record.index import SessionRecord
@@ -31,6 +32,8 @@ from interpreter.record.verify import Verification, verify_session
 _log = logging.getLogger(__name__)
 
 _SMALL_CODE = 64 * 1024  # characters; to write more takes too long for the event loop
+_SMALL_TEXT = 4096  # characters of each in a run's outputs; the same
+_FEW_FILES = 16
 _SHOW_RUNNING_DELAY = 0.25  # a run that takes longer is shown in the notebook before it has ended
 
 
@@ -161,9 +164,12 @@ class Recorder:
                 await self._sessions.flush_amendments(opened)
             self._sessions.synced(opened)
             turn = self._sessions.render_turn(opened)
-            finish = partial(opened.live.finish, renders=not turn)
+            finish = partial(opened.live.finish, run, self._clock(), late)
             try:
-                await self._disk.write(finish, run, self._clock(), late, tell)
+                if turn and self._disk.syncs_quickly and not opened.live.unwritten and _is_small(run):
+                    self._disk.sync_now(finish, on_disk, renders=False)
+                else:
+                    await self._disk.write(finish, tell, renders=not turn)
             except OSError:
                 return False
             except ValueError:
@@ -306,3 +312,8 @@ class Recorder:
     def _closed(self) -> list[SessionRecord]:
         opened = self._sessions.open
         return [record for session_id, record in self._sessions.closed.items() if session_id not in opened]
+
+
+def _is_small(run: Run) -> bool:
+    """Whether the run's end is written in little time."""
+    return len(run.files) <= _FEW_FILES and is_light([*run.folded.outputs], _SMALL_TEXT)

@@ -20,6 +20,7 @@ from interpreter import quickness
 from interpreter.errors import RecordUnavailableError
 from interpreter.models import RunStatus, parse_run_id
 from interpreter.record import Recorder, RecordReader
+from interpreter.record.sessions import RENDERED_AT_ONCE
 
 WRITER = Path(__file__).with_name("record_writer.py")
 
@@ -203,6 +204,36 @@ async def test_a_slow_disk_is_not_written_to_on_the_event_loop(tmp_path, monkeyp
             )
         accepting = [writers[0], writers[-2]]  # the last is the head's
         assert [thread is threading.current_thread() for thread in accepting] == [True, False]
+
+
+@pytest.mark.parametrize("slow", [False, True])
+async def test_ends_of_runs_are_synced_on_the_event_loop_only_by_a_quick_disk(tmp_path, monkeypatch, slow):
+    """Of small runs: a large one takes a thread anyway."""
+    syncing = []
+
+    def fdatasync(_):
+        syncing.append(threading.current_thread() is threading.main_thread())
+        if slow:
+            time.sleep(0.01)
+
+    async with recording(tmp_path) as recorder:
+        info = session_info()
+        await recorder.begin_session(info)
+        monkeypatch.setattr(os, "fdatasync", fdatasync)
+        for number in range(1, 3 * RENDERED_AT_ONCE):  # the first ones are rendered at once, in a thread
+            run = accepted(info, number)
+            await recorder.accept_run(run, idempotency_key=None, request_hash=None, early=True)
+            await recorder.finish_run(ended(run))
+        assert sum(syncing) < 5 if slow else sum(syncing) >= RENDERED_AT_ONCE
+        await recorder.finish_run(await _accepted_large(recorder, info))
+        assert not syncing[-1]
+        assert (await recorder.verify(info.id)).valid
+
+
+async def _accepted_large(recorder, info):
+    run = accepted(info, 1000)
+    await recorder.accept_run(run, idempotency_key=None, request_hash=None, early=True)
+    return ended(run, "x" * 100_000)
 
 
 async def test_an_acceptance_that_may_not_have_come_to_disk_is_written_again(tmp_path, monkeypatch):

@@ -27,6 +27,17 @@ def test_a_disk_counts_as_quick_until_it_was_waited_for() -> None:
     assert not quick
 
 
+def test_a_disk_that_keeps_each_waiting_a_little_is_not_quick_either() -> None:
+    quick = Quickness(mean=0.002)
+    with quick:
+        time.sleep(0.01)
+    assert quick  # once may happen
+    for _ in range(10):
+        with quick:
+            time.sleep(0.01)
+    assert not quick
+
+
 def test_a_slow_disk_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
     quick = Quickness()
     monkeypatch.setattr(quickness, "PAUSE", 0.0)
