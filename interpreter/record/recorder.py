@@ -165,11 +165,12 @@ class Recorder:
             self._sessions.synced(opened)
             turn = self._sessions.render_turn(opened)
             finish = partial(opened.live.finish, run, self._clock(), late)
+            small = _is_small(run)
             try:
-                if turn and self._disk.syncs_quickly and not opened.live.unwritten and _is_small(run):
+                if turn and small and self._disk.syncs_quickly and not opened.live.unwritten:
                     self._disk.sync_now(finish, on_disk, renders=False)
                 else:
-                    await self._disk.write(finish, tell, renders=not turn)
+                    await self._disk.write(finish, tell, renders=small and not turn)
             except OSError:
                 return False
             except ValueError:
@@ -178,7 +179,8 @@ class Recorder:
             if turn:
                 self._sessions.schedule_turn(opened, turn)
             elif opened.live.is_behind:
-                self._sessions.schedule(opened, 0)
+                # A large answer is sent before the notebook is made of as much text.
+                self._sessions.schedule(opened, 0 if small else _SHOW_RUNNING_DELAY)
             elif not opened.amendments:
                 self._sessions.cancel_timer(opened)  # which would find the next run just begun
             return True
