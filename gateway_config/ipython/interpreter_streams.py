@@ -85,18 +85,25 @@ class StandardStreams:
 
     def end(self):
         """Called after each cell."""
-        self.mend()
         for file in self._c_files:
             _libc.fflush(file)
         for stream in (sys.__stdout__, sys.__stderr__):
             is_usable(stream)  # flushes it
+        self.mend()
 
     def mend(self):
-        """Puts ipykernel's streams back where what code has put there can't be written to."""
+        """Puts ipykernel's streams back where what code has put there can't be written to.
+
+        ipykernel flushes what is in `sys`. Where that is the code's own (`sys.stdout = sys.__stdout__`) what reaches
+        the file descriptor would come after the end of the run, or after what is shown next.
+        """
         for name, own in self._streams.items():
             stream = getattr(sys, name, None)
-            if stream is not own and not is_usable(stream):
+            if stream is own:
+                continue
+            if not is_usable(stream):
                 setattr(sys, name, own)
+            own.flush()
 
     def flush(self):
         """Sends what was written so far."""
@@ -137,9 +144,9 @@ def is_usable(stream):
         return False
     try:
         stream.flush()
+        return getattr(stream, "closed", False) is not True  # a closed StringIO is flushed without an error
     except Exception:  # noqa: BLE001
         return False
-    return True
 
 
 # ---- the C library's own streams

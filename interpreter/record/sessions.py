@@ -36,7 +36,9 @@ class OpenSession:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     amendments: dict[int, tuple[Run, tuple[int, ...], str]] = field(default_factory=dict)
     amended_at: float = float("-inf")
-    timer: asyncio.TimerHandle | None = None
+    timer: asyncio.Handle | None = None
+    due: float = 0.0
+    """When ``timer`` fires, on the loop's clock. uvloop's own does not tell when its delay was 0."""
     takes_turn: bool = False
     """Whether ``timer`` is for the session's turn among those whose notebooks wait."""
     sync_timer: asyncio.TimerHandle | None = None
@@ -186,10 +188,11 @@ class Sessions:
         if (
             self._closing
             or opened.takes_turn
-            or (opened.timer is not None and opened.timer.when() <= loop.time() + delay)
+            or (opened.timer is not None and opened.due <= loop.time() + delay)
         ):
             return
         self.cancel_timer(opened)
+        opened.due = loop.time() + delay
         opened.timer = loop.call_later(delay, self._begin_rendering, opened)
 
     def render_turn(self, opened: OpenSession) -> float:
@@ -198,7 +201,7 @@ class Sessions:
         The journal is what counts; with many runs at once their notebooks took as much of the processor as the journal.
         """
         if opened.takes_turn and opened.timer is not None:
-            return max(0.0, opened.timer.when() - asyncio.get_running_loop().time())
+            return max(0.0, opened.due - asyncio.get_running_loop().time())
         now = asyncio.get_running_loop().time()
         self._next_turn = max(self._next_turn + RENDER_INTERVAL, now - RENDERED_AT_ONCE * RENDER_INTERVAL)
         return max(0.0, self._next_turn - now)

@@ -21,8 +21,9 @@ def session_id(shared_session_id: str) -> str:
         "sys.stdout = sys.stderr = object()",
         "sys.stdout.close(); sys.stderr.close()",
         "with open('out.txt', 'w') as sys.stdout: pass",
+        "import io\nwith io.StringIO() as sys.stdout: pass",
     ],
-    ids=["None", "both None", "deleted", "no stream", "closed", "closed file"],
+    ids=["None", "both None", "deleted", "no stream", "closed", "closed file", "closed text"],
 )
 def test_a_broken_stream_is_whole_again_in_the_next_run(run: Run, code: str) -> None:
     run("import sys")
@@ -44,6 +45,31 @@ def test_a_stream_of_the_code_s_own_stays(run: Run) -> None:
     )
     assert run("print('through it')")["stdout"] == "through it\n"
     run("sys.stdout = own")
+
+
+@pytest.mark.parametrize(
+    ("code", "texts"),
+    [
+        (
+            "sys.stdout = sys.__stdout__\nprint('a')\nsys.stdout.flush(); display(1)\nprint('b')",
+            ["a\n", "1", "b\n"],
+        ),
+        ("sys.stdout = sys.__stdout__\nprint('a'); 1", ["a\n", "1"]),
+        (
+            "sys.stdout = io.StringIO()\nprint('unseen', 'a', file=own) or os.system('echo b'); 1",
+            ["unseen a\nb\n", "1"],
+        ),
+        ("sys.stdout = io.StringIO()\nprint('a', file=sys.__stdout__)", ["a\n"]),
+    ],
+    ids=["Python's first, displays", "Python's first, result", "a program", "beside it"],
+)
+def test_what_goes_past_a_stream_of_the_code_s_own_is_the_run_s(
+    run: Run, code: str, texts: list[str]
+) -> None:
+    run("import io, os, sys\nown = sys.stdout")
+    outputs = run(code)["outputs"]
+    run("sys.stdout = own")
+    assert [o["text"] if "text" in o else o["data"]["text/plain"] for o in outputs] == texts
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from recordkit import (
 )
 
 from interpreter.errors import RecordUnavailableError, SettingsError
+from interpreter.eventloop import new_event_loop
 from interpreter.models import RunStatus
 from interpreter.record import Recorder, RecordReader, sessions
 from interpreter.record.notebookfile import NotebookFile
@@ -515,3 +516,24 @@ async def test_journals_and_notebooks_are_for_the_services_user_only(tmp_path):
     files = [path for path in (tmp_path / "notebooks").rglob("*") if path.is_file()]
     assert {path.suffix for path in files} >= {".jsonl", ".ipynb"}
     assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+
+
+def test_changes_that_come_at_once_are_written_on_the_service_s_own_loop(tmp_path):
+    """uvloop's timers without a delay are not like asyncio's, on which the other tests run."""
+
+    async def amend_and_go_on() -> None:
+        async with recording(tmp_path) as recorder:
+            info = session_info()
+            await recorder.begin_session(info)
+            runs = [await record_run(recorder, info, number) for number in (1, 2)]
+            for run in runs:
+                await recorder.amend_run(ended(run, "changed"), late=(), reason="late_output")
+            await record_run(recorder, info, 3)
+            assert [run.folded.stdout for run in await recorder.list_runs(info.id)] == [
+                "changed",
+                "changed",
+                "2",
+            ]
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(amend_and_go_on())
