@@ -188,8 +188,16 @@ class Settings:
     max_model_text_bytes: int = _option(16 * 1024, "Longest text that a tool message shows to a model.")
     max_file_bytes: int = _option(1024**3, "Largest file that can be uploaded.")
     max_workspace_bytes: int = _option(4 * 1024**3, "Sum of the files of one session.")
+    max_kept_file_bytes: int = _option(
+        0,
+        "Sum of the files that LibreChat's and Onyx' front ends keep outside of sessions for one token, for a day; 0: `max_workspace_bytes`.",
+    )
     max_workspace_files: int = _option(
         100_000, "Files and folders that code may make in one session's workspace."
+    )
+    max_held_bytes: int = _option(
+        256 * 1024**2,
+        "Memory that the requests of one token may hold, and again its answers that are not read yet, and what waits for its Jupyter clients that are away; at least four bodies. More for a token that many share.",
     )
     rate_limit: int = _option(0, "Requests per minute and token; 0: no limit.")
 

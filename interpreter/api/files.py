@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from functools import partial
 from typing import ClassVar
 from urllib.parse import quote
 
@@ -11,13 +12,13 @@ from interpreter.api.connections import connection_of
 from interpreter.api.operations import Access, Answer, Operation, json_answer
 from interpreter.api.ranges import find_range, http_date, is_unchanged
 from interpreter.api.receivers import MultipartReceiver, RawReceiver, Receiver
+from interpreter.api.streaming import PIECE_BYTES
 from interpreter.api.uploads import UploadHandler
 from interpreter.errors import InvalidRequestError, RangeNotSatisfiableError, TooLargeError
 from interpreter.sessions import Session
 from interpreter.workspace import FileInfo, Files, OpenFile
 
 _TAG = "Files"
-_CHUNK = 1024**2  # bytes of a download in memory
 _DEFAULT_LIMIT = 1000
 _POLICY = (
     "sandbox; default-src 'none'; img-src 'self'; media-src 'self'; style-src 'unsafe-inline'; "
@@ -84,7 +85,9 @@ class FilesHandler(_FilesHandler):
         )
 
     async def make_receiver(self) -> Receiver:
-        return MultipartReceiver(self.services.workspaces, self._session(), self.content_type)
+        return MultipartReceiver(
+            partial(self.services.workspaces.begin_upload, self._session()), self.content_type
+        )
 
     async def do_get(self, session_id: str) -> None:
         query = self.read_query()
@@ -156,7 +159,7 @@ class FileHandler(_FilesHandler):
         session = self._session()
         if "Content-Range" in self.request.headers:
             raise InvalidRequestError("Send the whole file; parts are not taken.", param="Content-Range")
-        return RawReceiver(self.services.workspaces, session, self.path_kwargs["path"])
+        return RawReceiver(partial(self.services.workspaces.begin_upload, session), self.path_kwargs["path"])
 
     async def do_put(self, session_id: str, path: str) -> None:
         (info,) = await self._finish_upload()
@@ -209,12 +212,14 @@ class FileHandler(_FilesHandler):
             return
         position = wanted.start
         while position < wanted.stop:
-            chunk = await file.read(position, min(_CHUNK, wanted.stop - position))
-            if not chunk:
-                await self._break_off()
-            position += len(chunk)
-            self.write(chunk)
-            await self.flush()
+            size = min(PIECE_BYTES, wanted.stop - position)
+            async with self.room(size):
+                chunk = await file.read(position, size)
+                if not chunk:
+                    await self._break_off()
+                position += len(chunk)
+                self.write(chunk)
+                await self.flush()
 
     async def _break_off(self) -> None:
         """The code made the file shorter while it was sent: let the client see that bytes are missing."""

@@ -1,12 +1,14 @@
 """What takes the body of an upload, as it comes, and makes files of it."""
 
-from typing import Protocol
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeAlias
 
 from interpreter.api.multipart import MultipartReader, PartBegin, PartData
 from interpreter.errors import InvalidRequestError
-from interpreter.kernel_files import SessionFiles
-from interpreter.sessions import Session
 from interpreter.workspace import FileInfo, Upload, parse_path
+
+Begin: TypeAlias = Callable[[], Awaitable[Upload]]
+"""Begins an upload of one file."""
 
 MAX_FILES = 1000  # in one multipart body
 _MAX_FIELD_BYTES = 4096
@@ -32,10 +34,9 @@ class Receiver(Sink, Protocol):
 class RawReceiver:
     """The body is the file."""
 
-    def __init__(self, workspaces: SessionFiles, session: Session, path: str) -> None:
+    def __init__(self, begin: Begin, path: str) -> None:
         parse_path(path)
-        self._workspaces = workspaces
-        self._session = session
+        self._begin_upload = begin
         self._path = path
         self._upload: Upload | None = None
 
@@ -43,7 +44,7 @@ class RawReceiver:
         """Raises TooLargeError, InvalidRequestError, NotFoundError, UnavailableError."""
         upload = self._upload
         if upload is None:
-            upload = self._upload = await self._workspaces.begin_upload(self._session)
+            upload = self._upload = await self._begin_upload()
             await upload.replace(self._path)
         await upload.write(chunk)
 
@@ -67,9 +68,8 @@ class MultipartReceiver:
     several), or the path of the only one. No file is in its place before all are whole.
     """
 
-    def __init__(self, workspaces: SessionFiles, session: Session, content_type: str) -> None:
-        self._workspaces = workspaces
-        self._session = session
+    def __init__(self, begin: Begin, content_type: str) -> None:
+        self._begin_upload = begin
         self._reader = MultipartReader(content_type)
         self._uploads: list[tuple[str, Upload]] = []
         self._upload: Upload | None = None
@@ -93,7 +93,7 @@ class MultipartReceiver:
             parse_path(part.filename)
             if len(self._uploads) >= MAX_FILES:
                 raise InvalidRequestError(f"Send at most {MAX_FILES} files at once.", param="file")
-            self._upload = await self._workspaces.begin_upload(self._session)
+            self._upload = await self._begin_upload()
             self._uploads.append((part.filename, self._upload))
 
     async def _add(self, data: bytes) -> None:

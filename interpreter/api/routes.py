@@ -21,7 +21,7 @@ from interpreter.api.openapi import build_openapi
 from interpreter.api.responses import Responses, log_request
 from interpreter.api.schemas import Schemas
 from interpreter.api.services import Services
-from interpreter.api.shares import MAX_HELD_BYTES, Shares
+from interpreter.api.shares import Shares, limit_of
 from interpreter.api.stalls import GuardedApplication
 from interpreter.api.unread import Unread
 
@@ -90,7 +90,7 @@ def make_toolbox(services: Services) -> Toolbox:
         Schemas(services.settings),
         RateLimiter(services.settings.rate_limit, time.monotonic),
         RateLimiter(FAILED_LOGINS_PER_MINUTE, time.monotonic),
-        Shares(held := max(MAX_HELD_BYTES, 4 * services.settings.max_body_bytes)),
+        Shares(held := limit_of(services.settings)),
         Unread(held, services.tokens),
     )
 

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from interpreter.api.base import BaseHandler
@@ -11,7 +12,7 @@ from interpreter.api.operations import Access, Answer, Operation, json_answer
 from interpreter.api.paging import page_of
 from interpreter.api.responses import dump_run
 from interpreter.api.sse import EVENT_STREAM, send_events, wants_events
-from interpreter.api.streaming import unbroken, write_bytes
+from interpreter.api.streaming import PIECE_BYTES, send_part, unbroken
 from interpreter.api.validity import while_valid
 from interpreter.errors import InvalidRequestError, TooLargeError
 from interpreter.models import Run, RunRequest
@@ -155,9 +156,12 @@ class SessionRunsHandler(RunAnswers):
         async with unbroken(self):
             self.write(begin + b"[")
             for position, item in enumerate(page["data"]):
-                run = await self.services.runs.get(self.principal, item["id"])
-                await write_bytes(self, (b"," if position else b"") + await dump_run(run))
+                part = partial(self._part, item["id"], b"," if position else b"")
+                await send_part(self, part, gather=PIECE_BYTES)
             self.finish(b"]" + end)
+
+    async def _part(self, run_id: str, before: bytes) -> bytes:
+        return before + await dump_run(await self.services.runs.get(self.principal, run_id))
 
 
 class OneOffRunsHandler(RunAnswers):

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import TYPE_CHECKING
 
-from tornado.web import RequestHandler
-
+from interpreter.api.streaming import send_part
+from interpreter.api.unread import CountedAnswers
 from interpreter.jsontext import dump, has_few_values
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def encode_event(event: "RunEvent") -> bytes:
 
 
 async def send_events(
-    handler: RequestHandler, events: "AsyncIterator[RunEvent]", keepalive_interval: float
+    handler: CountedAnswers, events: "AsyncIterator[RunEvent]", keepalive_interval: float
 ) -> None:
     """Send all events, and a comment after each ``keepalive_interval`` seconds, output or not.
 
@@ -44,13 +45,17 @@ async def send_events(
             if done:
                 if (event := following.result()) is None:
                     return
-                few = has_few_values(event.data)
-                handler.write(encode_event(event) if few else await asyncio.to_thread(encode_event, event))
                 following = asyncio.ensure_future(anext(events, None))
+                await send_part(handler, partial(_encode, event))
             await handler.flush()
     finally:
         following.cancel()
         await asyncio.wait({following})
+
+
+async def _encode(event: "RunEvent") -> bytes:
+    few = has_few_values(event.data)
+    return encode_event(event) if few else await asyncio.to_thread(encode_event, event)
 
 
 def wants_events(accept: str) -> bool:

@@ -1,7 +1,7 @@
 """Large answers sent piece by piece, each when the client has taken the one before."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import BinaryIO
 
@@ -11,15 +11,24 @@ from interpreter.api.unread import CountedAnswers
 PIECE_BYTES = 256 * 1024
 
 
-async def write_bytes(handler: CountedAnswers, data: bytes) -> None:
-    """Write a part of an answer; one of more than `PIECE_BYTES` is sent before this returns."""
-    if len(data) <= PIECE_BYTES:
+async def send_part(
+    handler: CountedAnswers, make: Callable[[], Awaitable[bytes]], *, gather: int = 0
+) -> None:
+    """Send a part of an answer; when there is no room for it, it is made again once there is.
+
+    Parts of together at most ``gather`` bytes are not sent yet.
+    """
+    data = await make()
+    size = handler.unsent + len(data)
+    if size <= gather or handler.has_room(size):
         handler.write(data)
-        return
-    with handler.holding(len(data)):
-        for piece in _pieces(data):
-            handler.write(piece)
+        if size > gather:
             await handler.flush()
+        return
+    del data
+    async with handler.room(size):
+        handler.write(await make())
+        await handler.flush()
 
 
 async def send_file(handler: CountedAnswers, file: BinaryIO, size: int) -> None:
@@ -28,9 +37,10 @@ async def send_file(handler: CountedAnswers, file: BinaryIO, size: int) -> None:
     if handler.request.method == "HEAD":
         return
     async with unbroken(handler):
-        while piece := await asyncio.to_thread(file.read, PIECE_BYTES):
-            handler.write(piece)
-            await handler.flush()
+        for start in range(0, size, PIECE_BYTES):
+            async with handler.room(min(PIECE_BYTES, size - start)):
+                handler.write(await asyncio.to_thread(file.read, PIECE_BYTES))
+                await handler.flush()
 
 
 @asynccontextmanager
@@ -43,8 +53,3 @@ async def unbroken(handler: CountedAnswers) -> AsyncIterator[None]:
     finally:
         if not whole and handler._headers_written:
             connection_of(handler.request).stream.close()
-
-
-def _pieces(data: bytes) -> Iterable[bytes]:
-    view = memoryview(data)
-    return (bytes(view[start : start + PIECE_BYTES]) for start in range(0, len(data), PIECE_BYTES))

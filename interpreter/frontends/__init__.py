@@ -13,6 +13,7 @@ from interpreter.frontends import (
     open_terminal,
     tool_server,
 )
+from interpreter.frontends.storages import Storages
 
 PATHS = (
     *jupyter.PATHS,
@@ -29,13 +30,14 @@ PATHS = (
 
 def make_routes(toolbox: Toolbox) -> list[URLSpec]:
     """The rules of all front ends, for ``make_application(extra_routes=…)``."""
+    storages = Storages(toolbox.services)
     return [
         *jupyter.make_routes(toolbox),
-        *librechat.make_routes(toolbox),
+        *librechat.make_routes(toolbox, storages),
         *mcp.make_routes(toolbox),
         *tool_server.make_routes(toolbox),
         *open_terminal.make_routes(toolbox),
         *azure.make_routes(toolbox),
-        *onyx.make_routes(toolbox),
+        *onyx.make_routes(toolbox, storages),
         *dify.make_routes(toolbox),
     ]

@@ -8,12 +8,13 @@ from tornado.routing import URLSpec
 from interpreter.api.base import Toolbox
 from interpreter.api.errors import error_body
 from interpreter.api.jsonbody import parse_json
+from interpreter.api.receivers import Begin
 from interpreter.api.runs import RunAnswers, check_code
 from interpreter.errors import InterpreterError, InvalidRequestError, TooLargeError
 from interpreter.frontends.chats import ChatSessions
 from interpreter.frontends.wording import reworded
 from interpreter.models import JSON, Run, RunRequest
-from interpreter.workspace import FileInfo, Files, OpenFile, Upload
+from interpreter.workspace import FileInfo, Files, OpenFile
 
 if TYPE_CHECKING:
     from interpreter.sessions import Session
@@ -104,19 +105,18 @@ class DialectHandler(RunAnswers):
         super().reply(value, status)
 
 
-async def copy_file(source: OpenFile, upload: Upload, path: str) -> None:
-    """Copy a file into an upload piece by piece, put that in its place, and close the file.
-
-    Raises as `Upload.commit`.
-    """
+async def copy_file(source: OpenFile, begin: Begin, path: str) -> None:
+    """Copy a file piece by piece into an upload that is put in its place, and close it. Raises as `Upload.commit`."""
     try:
-        position = 0
-        while chunk := await source.read(position, _CHUNK):
-            position += len(chunk)
-            await upload.write(chunk)
-        await upload.commit(path)
+        upload, position = await begin(), 0
+        try:
+            while chunk := await source.read(position, _CHUNK):
+                position += len(chunk)
+                await upload.write(chunk)
+            await upload.commit(path)
+        finally:
+            upload.discard()
     finally:
-        upload.discard()
         await source.aclose()
 
 

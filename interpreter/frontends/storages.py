@@ -1,11 +1,13 @@
 """Where files lie that clients upload before there is a session: each upload in a folder of its own.
 
-A client names that folder, or a session that made files, by one id, its storage session.
+A client names that folder, or a session that made files, by one id, its storage session. What the
+uploads of a token, or of what users share, take on the disk is limited together; it is measured there.
 """
 
 import asyncio
 import contextlib
 import hashlib
+import json
 import re
 import time
 from dataclasses import dataclass
@@ -16,7 +18,8 @@ from interpreter.api.services import Services
 from interpreter.errors import NotFoundError
 from interpreter.frontends.identity import Identity
 from interpreter.models import new_id
-from interpreter.workspace import Files, Workspaces
+from interpreter.workspace import Files, Upload, Workspaces
+from interpreter.workspace.files import file_error
 
 if TYPE_CHECKING:
     from interpreter.sessions import Session
@@ -24,7 +27,29 @@ if TYPE_CHECKING:
 UPLOAD_LIFETIME = 24 * 3600.0  # seconds; LibreChat sends again what is older than 23 hours
 _SWEEP_INTERVAL = 600.0  # seconds
 _ID = re.compile(r"[A-Za-z0-9_-]{21}")
+_NAME = re.compile(rf"{_ID.pattern}(-[0-9a-f]{{40}})?")
 _SHARED_KINDS = ("skill", "agent")
+_FULL = (
+    "The files that are kept here for one token would be over max_kept_file_bytes ({}), or are too many to be "
+    "counted; they go after a day. Delete some or send less."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """The folder of one upload. ``account`` is the folder of all that count together with it.
+
+    Both are made of what names their owner, so nobody else finds them, and nothing is remembered of owners.
+    """
+
+    id: str
+    account: str
+    mark: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its path below the root."""
+        return f"{self.account}/{self.id}{self.mark}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +60,12 @@ class Owner:
     id: str = ""
     version: str = ""
 
-    def key(self, identity: Identity) -> str:
-        """What tells this owner from all others."""
+    def folder(self, identity: Identity, storage_id: str) -> Folder:
+        """Where this owner's storage session of that id is, if it has one."""
         if self.kind in _SHARED_KINDS and self.id:
-            return "\0".join((identity.tenant, self.kind, self.id, self.version))
-        return identity.principal.token_id
-
-
-@dataclass(frozen=True, slots=True)
-class Folder:
-    """The folder of one upload."""
-
-    id: str
+            mark = _digest(json.dumps([self.kind, self.id, self.version]))
+            return Folder(storage_id, _digest(identity.tenant), f"-{mark}")
+        return Folder(storage_id, _digest(identity.principal.token_id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,57 +77,78 @@ class Storage:
     session: "Session | None" = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What local files need to know: the name of a folder below the root."""
+
+    id: str
+
+
 class Storages:
-    """All storage sessions: live sessions, and the folders of uploads."""
+    """All storage sessions: live sessions, and the folders of uploads. One for all front ends."""
 
     def __init__(self, services: Services) -> None:
+        settings = services.settings
         self._services = services
-        self._root = Path(services.settings.state_dir) / "librechat"
-        self._owners: dict[str, Workspaces] = {}
-        self._prepared: set[Path] = set()
-        self._making = asyncio.Lock()
+        limit = settings.max_kept_file_bytes or settings.max_workspace_bytes
+        self._kept = Workspaces(
+            Path(settings.state_dir) / "librechat",
+            max_file_bytes=settings.max_file_bytes,
+            max_workspace_bytes=limit,
+            full=_FULL.format(limit),
+        )
+        self._preparing = asyncio.Lock()
+        self._prepared = False
         self._swept_at = 0.0
 
-    async def make(self, identity: Identity, owner: Owner) -> tuple[Workspaces, Folder]:
-        """A new folder for an upload."""
-        workspaces = self._workspaces(owner.key(identity))
-        folder = Folder(new_id())
-        async with self._making:
-            await asyncio.to_thread(self._make, workspaces, folder)
-        return workspaces, folder
+    def make(self, identity: Identity, owner: Owner) -> Folder:
+        """A new folder for an upload, which is on the disk once there is one."""
+        return owner.folder(identity, new_id())
+
+    async def begin_upload(self, folder: Folder) -> Upload:
+        """An upload of one file to a folder. Raises TooLargeError, UnavailableError."""
+        async with self._preparing:
+            await asyncio.to_thread(self._prepare, folder.account)
+        files, all_files = (self._kept.files(_Place(name)) for name in (folder.name, folder.account))
+        upload = await self._kept.uploads.begin(folder.account, files, all_files)
+        try:
+            await asyncio.to_thread(self._create, folder.name)
+        except BaseException:
+            upload.discard()
+            raise
+        return upload
 
     def find(self, identity: Identity, storage_id: str, owner: Owner) -> Storage:
         """Raises NotFoundError."""
         if not _ID.fullmatch(storage_id):
             raise not_found()
-        for key in {owner.key(identity): None, identity.principal.token_id: None}:
-            workspaces = self._workspaces(key)
-            if (workspaces.root / storage_id).is_dir():
-                return Storage(storage_id, workspaces.files(Folder(storage_id)))
+        for one in dict.fromkeys((owner, Owner())):
+            name = one.folder(identity, storage_id).name
+            if (self._kept.root / name).is_dir():
+                return Storage(storage_id, self._kept.files(_Place(name)))
         session = self._services.sessions.get(identity.principal, storage_id)
         self._services.sessions.touch(session)
         return Storage(storage_id, self._services.workspaces.files(session), session)
 
-    def _workspaces(self, key: str) -> Workspaces:
-        name = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:40]
-        found = self._owners.get(name)
-        if found is None:
-            settings = self._services.settings
-            found = self._owners[name] = Workspaces(
-                self._root / name,
-                max_file_bytes=settings.max_file_bytes,
-                max_workspace_bytes=settings.max_workspace_bytes,
-            )
-        return found
-
-    def _make(self, workspaces: Workspaces, folder: Folder) -> None:
+    def _prepare(self, account: str) -> None:
         """Blocks."""
-        self._sweep()
-        if workspaces.root not in self._prepared:
-            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            workspaces.prepare()
-            self._prepared.add(workspaces.root)
-        workspaces.create(folder.id)
+        root = self._kept.root
+        try:
+            if not self._prepared:
+                root.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._kept.prepare()
+                self._prepared = True
+            self._sweep()
+        except OSError as error:
+            raise file_error(error, making=True) from error
+        self._create(account)
+
+    def _create(self, name: str) -> None:
+        """Blocks."""
+        try:
+            self._kept.create(name)
+        except OSError as error:
+            raise file_error(error, making=True) from error
 
     def _sweep(self) -> None:
         """Delete the folders that are older than uploads live. Blocks."""
@@ -116,10 +156,14 @@ class Storages:
         if now - self._swept_at < _SWEEP_INTERVAL:
             return
         self._swept_at = now
-        for folder in self._root.glob("*/*"):
+        for folder in self._kept.root.glob("*/*"):
             with contextlib.suppress(OSError):
-                if _ID.fullmatch(folder.name) and now - folder.stat().st_mtime > UPLOAD_LIFETIME:
-                    Workspaces(folder.parent).remove(folder.name)
+                if _NAME.fullmatch(folder.name) and now - folder.stat().st_mtime > UPLOAD_LIFETIME:
+                    self._kept.remove(f"{folder.parent.name}/{folder.name}")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:40]
 
 
 def not_found() -> NotFoundError:

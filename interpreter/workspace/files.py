@@ -19,7 +19,7 @@ from interpreter.workspace.paths import file_url, mime_type_of
 from interpreter.workspace.snapshots import Snapshot
 
 MAX_LISTED = 1_000_000  # entries looked at for a page; later ones are not listed
-MAX_SUMMED = 200_000  # entries looked at for a sum; later ones count nothing
+MAX_SUMMED = 200_000  # entries looked at for a sum; a folder with more counts as full
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Files(Protocol):
         """Delete a file, a link or an empty folder."""
 
     async def used_bytes(self) -> int:
-        """The sum of all files."""
+        """The sum of all files; more than any limit when they are too many."""
 
     def glance(self) -> Snapshot | None:
         """The files as they are now if that costs next to nothing, else None: `snapshot` has to be asked."""

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 MAX_DEPTH = 64  # parts of a path; each holds one descriptor while it is walked
 MAX_LINKS = 40  # links on one way, as in Linux
+UNCOUNTED = 2**62  # more bytes than any limit
 SKIPPED_FOLDERS = ("__pycache__", "node_modules")
 
 _NOFOLLOW = os.O_NOFOLLOW | os.O_CLOEXEC
@@ -160,12 +161,15 @@ class Walk:
     (unless ``hidden``).
     """
 
-    def __init__(self, root: int, *, max_entries: int, hidden: bool = False) -> None:
+    def __init__(
+        self, root: int, *, max_entries: int, hidden: bool = False, max_depth: int = MAX_DEPTH
+    ) -> None:
         self.complete = True
         self.unnamed = 0
         self._root = root
         self._left = max_entries
         self._hidden = hidden
+        self._max_depth = max_depth
 
     def __iter__(self) -> Iterator[tuple[str, os.DirEntry[str]]]:
         queue: deque[str] = deque([""])
@@ -195,7 +199,7 @@ class Walk:
     def _enqueue(self, queue: deque[str], prefix: str, name: str) -> None:
         if not self._hidden and _is_skipped(name):
             return
-        if prefix.count("/") < MAX_DEPTH - 1:
+        if prefix.count("/") < self._max_depth - 1:
             queue.append(f"{prefix}{name}/")
         else:
             self.complete = False
@@ -259,16 +263,20 @@ def entry_of(path: str, status: os.stat_result) -> Entry:
 
 
 def used_bytes(root: int, *, max_entries: int) -> int:
-    """The sum of all files, hidden ones too; sparse ones count with what they take on the disk."""
+    """The sum of all files, hidden ones too; sparse ones count with what they take on the disk.
+
+    It is `UNCOUNTED` when there are more: what is beyond them may be of any size.
+    """
     total = 0
-    for _, entry in Walk(root, max_entries=max_entries, hidden=True):
+    walk = Walk(root, max_entries=max_entries, hidden=True, max_depth=2 * MAX_DEPTH)
+    for _, entry in walk:
         try:
             status = entry.stat(follow_symlinks=False)
         except OSError:
             continue
         if stat.S_ISREG(status.st_mode):
             total += min(status.st_size, status.st_blocks * 512)
-    return total
+    return total if walk.complete else UNCOUNTED
 
 
 def _link_target(parent: int, name: str) -> str | None:

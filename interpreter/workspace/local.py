@@ -37,12 +37,20 @@ class Workspaces:
     """One folder per session, below one root; it is the working directory of the session's kernel."""
 
     def __init__(
-        self, root: Path, *, max_file_bytes: int = 1024**3, max_workspace_bytes: int = 4 * 1024**3
+        self,
+        root: Path,
+        *,
+        max_file_bytes: int = 1024**3,
+        max_workspace_bytes: int = 4 * 1024**3,
+        full: str | None = None,
     ) -> None:
         self.root = root
         self._quick = Quickness()
         self.uploads = Uploads(
-            root / _UPLOADS, max_file_bytes=max_file_bytes, max_workspace_bytes=max_workspace_bytes
+            root / _UPLOADS,
+            max_file_bytes=max_file_bytes,
+            max_workspace_bytes=max_workspace_bytes,
+            full=full,
         )
 
     def prepare(self) -> None:
@@ -63,7 +71,7 @@ class Workspaces:
         It is out of sight at once; what can't be deleted is tried again at the next start.
         """
         removed = self.root / _REMOVED
-        name = f"{session_id}-{secrets.token_hex(4)}"
+        name = f"{Path(session_id).name}-{secrets.token_hex(4)}"
         root = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             removed.mkdir(mode=0o700, exist_ok=True)
@@ -106,7 +114,7 @@ class Workspaces:
         return LocalFiles(self, session.id)
 
     async def begin_upload(self, session: HasId) -> Upload:
-        """An upload of one file to a session. Raises NotFoundError, UnavailableError."""
+        """An upload of one file to a session. Raises NotFoundError, TooLargeError, UnavailableError."""
         return await self.uploads.begin(session.id, self.files(session))
 
     def _remove(self, name: str, *, below: Path | None = None) -> None:

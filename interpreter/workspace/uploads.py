@@ -19,32 +19,43 @@ log = logging.getLogger(__name__)
 _WRITE_SIZE = 1024**2  # bytes collected before they go to the disk
 _MAX_WAITING = 32 * 1024**2  # bytes of all uploads that are collected at once
 _LARGE = 4 * 1024**2  # bytes from which on a file may take long to remove
+_FULL = (
+    "The session's files would be over max_workspace_bytes ({}), or are too many to be counted; "
+    "delete some or send less."
+)
 
 
 @dataclass(eq=False)
 class _Account:
-    """What a session's files and its open uploads come to."""
+    """What files (a session's, mostly) and the open uploads to them come to."""
 
+    files: Files
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    stored: int = 0
+    stored: int | None = None
+    """Bytes, once they were measured. What code writes or deletes meanwhile is seen when it matters."""
     uploads: set["Upload"] = field(default_factory=set)
 
-    @property
-    def total(self) -> int:
-        return self.stored + sum(upload.size for upload in self.uploads)
+    async def measure(self) -> None:
+        self.stored = await self.files.used_bytes()
+
+    def total_with(self, upload: "Upload") -> int:
+        return (self.stored or 0) + sum(other.size for other in self.uploads) - upload.replaced
 
 
 class Uploads:
     """All uploads that are open.
 
     ``folder`` is on the file system of the workspaces, out of reach of the code that runs in them.
-    Limits in bytes.
+    Limits in bytes; ``full`` says what to do when the second is passed.
     """
 
-    def __init__(self, folder: Path, *, max_file_bytes: int, max_workspace_bytes: int) -> None:
+    def __init__(
+        self, folder: Path, *, max_file_bytes: int, max_workspace_bytes: int, full: str | None = None
+    ) -> None:
         self._folder = folder
         self._max_file_bytes = max_file_bytes
         self._max_workspace_bytes = max_workspace_bytes
+        self._full = full or _FULL.format(max_workspace_bytes)
         self._accounts: dict[str, _Account] = {}
 
     def prepare(self) -> None:
@@ -53,31 +64,40 @@ class Uploads:
         for left in self._folder.iterdir():
             left.unlink(missing_ok=True)
 
-    async def begin(self, session_id: str, files: Files) -> "Upload":
-        """An upload of one file to a session. End it with `Upload.commit` or `Upload.discard`."""
-        account = self._accounts.setdefault(session_id, _Account())
+    async def begin(self, session_id: str, files: Files, all_files: Files | None = None) -> "Upload":
+        """An upload of one file to a session. End it with `Upload.commit` or `Upload.discard`.
+
+        ``all_files`` are those that count together, if they are more than the session's own; then ``session_id``
+        is the id of them all. Raises TooLargeError if they are too many already.
+        """
+        account = self._accounts.setdefault(session_id, _Account(all_files or files))
         upload = Upload(self, account, session_id, files, self._folder / secrets.token_hex(16))
         account.uploads.add(upload)  # before anything is awaited, so that the account stays
         try:
             upload.create()
             async with account.lock:
-                account.stored = await files.used_bytes()
+                if account.stored is None:  # once for all uploads of a body: there may be very many files
+                    await account.measure()
+                await self.check(account, upload)
         except BaseException:
             upload.discard()
             raise
         return upload
 
-    def check(self, account: _Account, upload: "Upload") -> None:
-        """TooLargeError when a limit is passed."""
+    def is_over(self, account: _Account, upload: "Upload") -> bool:
+        """Whether a limit seems to be passed."""
+        return upload.size > self._max_file_bytes or account.total_with(upload) > self._max_workspace_bytes
+
+    async def check(self, account: _Account, upload: "Upload") -> None:
+        """TooLargeError when a limit is passed. Only under the account's lock."""
         if upload.size > self._max_file_bytes:
             raise TooLargeError(
                 f"The file is over max_file_bytes ({self._max_file_bytes}); send a smaller one."
             )
-        if account.total - upload.replaced > self._max_workspace_bytes:
-            raise TooLargeError(
-                f"The session's files would be over max_workspace_bytes ({self._max_workspace_bytes}); "
-                "delete some or send less."
-            )
+        if self.is_over(account, upload):
+            await account.measure()  # some may have been deleted
+        if self.is_over(account, upload):
+            raise TooLargeError(self._full)
 
     def forget(self, session_id: str, upload: "Upload") -> None:
         """The upload is over."""
@@ -126,7 +146,9 @@ class Upload:
     async def write(self, chunk: bytes) -> None:
         """Add the next bytes. Raises TooLargeError, UnavailableError (disk full); then discard it."""
         self.size += len(chunk)
-        self._uploads.check(self._account, self)
+        if self._uploads.is_over(self._account, self):
+            async with self._account.lock:
+                await self._uploads.check(self._account, self)
         self._waiting.append(chunk)
         self._waiting_bytes += len(chunk)
         Upload.all_waiting += len(chunk)
@@ -139,9 +161,9 @@ class Upload:
             await self._flush()
             async with self._account.lock:
                 await self.replace(path)
-                self._uploads.check(self._account, self)
+                await self._uploads.check(self._account, self)
                 info = await self._files.put(path, self._source)
-                self._account.stored += self.size - self.replaced
+                self._account.stored = (self._account.stored or 0) + self.size - self.replaced
         finally:
             self.discard()
         return info

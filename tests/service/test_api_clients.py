@@ -218,11 +218,8 @@ async def test_a_body_of_far_too_many_values_is_not_even_parsed(
     writer.close()
 
 
-async def test_the_bodies_of_one_token_hold_only_so_much(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("interpreter.api.routes.MAX_HELD_BYTES", 0)  # so four of the largest bodies
-    api = await Api.start(tmp_path, max_body_bytes=100_000)
+async def test_the_bodies_of_one_token_hold_only_so_much(tmp_path: Path) -> None:
+    api = await Api.start(tmp_path, max_body_bytes=100_000, max_held_bytes=0)  # so four of the largest bodies
     part = b'{"code":"' + b"#" * 90_000
     unfinished = [await _send(api, _post(api, "run", part, length=99_000)) for _ in range(4)]
     body = {"code": "#" * 60_000}

@@ -23,9 +23,11 @@ KEY = "dGhlIHNhbXBsZSBub25jZQ=="  # RFC 6455's
 
 
 @pytest.fixture
-async def jupyter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Front]:
-    monkeypatch.setattr("interpreter.api.routes.MAX_HELD_BYTES", 2 * MB)
-    async with front(tmp_path, max_body_bytes=MB // 2) as made, asyncio.timeout(PATIENCE):
+async def jupyter(tmp_path: Path) -> AsyncIterator[Front]:
+    async with (
+        front(tmp_path, max_body_bytes=MB // 2, max_held_bytes=2 * MB) as made,
+        asyncio.timeout(PATIENCE),
+    ):
         yield made
 
 

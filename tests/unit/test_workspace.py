@@ -297,6 +297,50 @@ async def test_an_upload_that_is_thrown_away_leaves_nothing(
         other.discard()
 
 
+async def test_files_that_go_while_uploads_are_open_make_room(
+    workspaces: Workspaces, session: Owner, here: Path
+) -> None:
+    (here / "old").write_bytes(b"x" * 2000)
+    first, second = [await workspaces.begin_upload(session) for _ in range(2)]
+    await first.write(b"x" * 500)
+    with pytest.raises(TooLargeError):
+        await second.write(b"x")
+    second.discard()
+    (here / "old").unlink()
+    await first.write(b"x" * 500)
+    await first.commit("new")
+    assert os.listdir(here) == ["new"]
+
+
+async def test_many_uploads_of_one_body_look_at_the_files_once(
+    workspaces: Workspaces, session: Owner, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    used_bytes = folder.used_bytes
+    monkeypatch.setattr(
+        folder, "used_bytes", lambda root, **options: looks.append(root) or used_bytes(root, **options)
+    )
+    uploads = [await workspaces.begin_upload(session) for _ in range(10)]
+    for number, one in enumerate(uploads):
+        await one.commit(str(number))
+    assert len(looks) == 1
+
+
+@pytest.mark.parametrize("path", ["/".join("d" * 63), "d"])
+async def test_files_that_can_not_be_counted_leave_no_room(
+    workspaces: Workspaces, session: Owner, here: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr("interpreter.workspace.local.MAX_SUMMED", 100)
+    (here / path).mkdir(parents=True)
+    (here / path / "many").write_bytes(b"x" * 2000)
+    with pytest.raises(TooLargeError):
+        await upload(workspaces, session, "more", b"x" * 600)
+    for number in range(100):
+        (here / str(number)).touch()
+    with pytest.raises(TooLargeError, match="too many"):
+        await upload(workspaces, session, "more", b"x")
+
+
 async def test_uploads_to_a_session_that_ended_leave_nothing(
     workspaces: Workspaces, session: Owner, here: Path
 ) -> None:

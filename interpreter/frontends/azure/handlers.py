@@ -1,5 +1,6 @@
 """The handlers of Azure's dynamic sessions."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from interpreter.api.files import FileHandler
@@ -95,7 +96,8 @@ class FilesHandler(FormUploadHandler, AzureHandler):
     }
 
     async def make_receiver(self) -> FormReceiver:
-        return FormReceiver(self.services.workspaces, await self.session(), self.content_type)
+        begin = partial(self.services.workspaces.begin_upload, await self.session())
+        return FormReceiver(begin, self.content_type)
 
     async def do_get(self) -> None:
         session = self.chats.find(self.principal, self.chat)

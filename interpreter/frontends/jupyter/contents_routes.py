@@ -6,6 +6,7 @@ that the token uses: its own one, the one that has the path's folder, or the new
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 from urllib.parse import quote
 
@@ -36,6 +37,7 @@ from interpreter.workspace import FileInfo, Files
 MAX_READ_BYTES = 64 * 1024**2  # of one file, in a JSON body
 MAX_LISTED = 20_000
 MAX_COMPARED = 4  # parts of a path
+_JSON_SIZE = 2  # times that of the file
 _PAGE = 1000
 _CHUNK = 1024**2
 _NO_KERNEL = "There is no kernel whose files these could be; start one with POST /api/kernels."
@@ -78,7 +80,9 @@ class ContentsHandler(JupyterHandler):
         files = self._files(place)
         info = await self._find_file(files, place.path) if kind != "directory" else None
         if info is not None:
-            self.reply(await self._read(files, info, place, kind, wants_content))
+            size = _JSON_SIZE * info.size if wants_content and info.size <= MAX_READ_BYTES else 0
+            async with self.room(size):  # before it is read: of many none would be counted yet
+                self.reply(await self._read(files, info, place, kind, wants_content))
             return
         if kind in ("file", "notebook"):
             raise NotFoundError(_NO_FILE)
@@ -237,14 +241,14 @@ class ContentsHandler(JupyterHandler):
             )
         file = await files.open(place.path)
         try:
-            data = await file.read(0, MAX_READ_BYTES)
+            data = await file.read(0, info.size)
         finally:
             await file.aclose()
         # In a thread: what code has written may take long.
         return await asyncio.to_thread(with_content, model, data, self.get_query_argument("format", None))
 
     async def _write(self, session: Session, path: str, data: bytes) -> FileInfo:
-        receiver = RawReceiver(self.services.workspaces, session, path)
+        receiver = RawReceiver(partial(self.services.workspaces.begin_upload, session), path)
         try:
             for start in range(0, len(data), _CHUNK):
                 await receiver.feed(data[start : start + _CHUNK])
@@ -254,7 +258,7 @@ class ContentsHandler(JupyterHandler):
         return info
 
     async def _copy(self, origin: Place, target: Place) -> FileInfo:
-        receiver = RawReceiver(self.services.workspaces, target.session, target.path)
+        receiver = RawReceiver(partial(self.services.workspaces.begin_upload, target.session), target.path)
         file = await self._files(origin).open(origin.path)
         try:
             position = 0

@@ -1,5 +1,7 @@
 """The frames that come over a kernel's websocket, bounded for each token before they are read."""
 
+import asyncio
+
 from tornado.iostream import StreamClosedError
 from tornado.websocket import WebSocketHandler, WebSocketProtocol13
 
@@ -31,6 +33,20 @@ class SharedProtocol(WebSocketProtocol13):
             self.close(TRY_LATER, CROWDED)
             raise StreamClosedError
         return await super()._read_bytes(n)
+
+    async def periodic_ping(self) -> None:
+        """Tornado's, but a client that is still taking what was sent before the ping is not given up for it."""
+        stream = self.stream
+        while True:
+            await asyncio.sleep(self.ping_interval)
+            self._received_pong, taken = False, -1
+            self.write_ping(b"")
+            while not self._received_pong:
+                if stream._total_write_done_index == taken:
+                    self.close(reason="ping timed out")
+                    return
+                taken = stream._total_write_done_index
+                await asyncio.sleep(self.ping_interval)
 
     async def _receive_frame(self) -> None:
         await super()._receive_frame()

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from interpreter.api.base import Toolbox
-from interpreter.api.shares import Shares
+from interpreter.api.shares import Shares, limit_of
 from interpreter.errors import InterpreterError, RateLimitedError
 from interpreter.frontends.chats import METADATA_KEY, ChatSessions
 from interpreter.frontends.images import ImageShrinker
@@ -13,7 +13,7 @@ from interpreter.frontends.jupyter.conversation import Conversation
 from interpreter.frontends.jupyter.documents import Documents
 from interpreter.frontends.jupyter.home import move_home
 from interpreter.frontends.jupyter.ids import kernel_id_of
-from interpreter.frontends.jupyter.kept import MAX_TOKEN_BYTES, measure
+from interpreter.frontends.jupyter.kept import measure
 from interpreter.frontends.jupyter.pacing import Turns
 from interpreter.frontends.jupyter.translate import status
 from interpreter.frontends.jupyter.wire import Outgoing
@@ -146,7 +146,7 @@ class Front:
     def __init__(self, toolbox: Toolbox) -> None:
         self.services = toolbox.services
         self.rates, self.bodies = toolbox.rates, toolbox.bodies
-        self.kept, self.turns = Shares(MAX_TOKEN_BYTES), Turns()
+        self.kept, self.turns = Shares(limit_of(toolbox.services.settings)), Turns()
         self.background = Background()
         self.images = ImageShrinker()
         self.documents = Documents()

@@ -8,7 +8,6 @@ from interpreter.frontends.jupyter.wire import Outgoing
 
 MAX_KEPT_BYTES = 16 * 1024**2  # of output for one client …
 MAX_KEPT_ENDS = 4 * 1024**2  # … and so many more of what tells how its requests ended
-MAX_TOKEN_BYTES = 128 * 1024**2  # for all clients of a token
 
 _ALWAYS_KEPT = ("status", "execute_reply", "error")
 

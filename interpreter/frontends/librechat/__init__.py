@@ -9,6 +9,7 @@ from tornado.routing import URLSpec
 from interpreter.api.base import Toolbox
 from interpreter.frontends.librechat import execution, objects, programmatic
 from interpreter.frontends.librechat.base import PREFIX, Front, LibreChatHandler, route
+from interpreter.frontends.storages import Storages
 
 ROUTES: tuple[tuple[str, type[LibreChatHandler]], ...] = (
     ("/exec", execution.ExecHandler),
@@ -26,9 +27,9 @@ ROUTES: tuple[tuple[str, type[LibreChatHandler]], ...] = (
 PATHS = (PREFIX, *(PREFIX + path for path, _ in ROUTES))
 
 
-def make_routes(toolbox: Toolbox) -> list[URLSpec]:
+def make_routes(toolbox: Toolbox, storages: Storages) -> list[URLSpec]:
     """The rules of this front end. Raises SettingsError."""
-    front = Front.make(toolbox)
+    front = Front.make(toolbox, storages)
     return [route(path, handler, toolbox, front) for path, handler in ROUTES]
 
 

@@ -33,10 +33,9 @@ class Front:
     programs: Programs
 
     @classmethod
-    def make(cls, toolbox: Toolbox) -> "Front":
+    def make(cls, toolbox: Toolbox, storages: Storages) -> "Front":
         """Raises SettingsError when the key of the signed tokens can't be read."""
         services = toolbox.services
-        storages = Storages(services)
         verifier = JwtVerifier.from_settings(services.settings)
         return cls(
             Identifier(services.tokens, verifier), storages, Conversations(services, storages), Programs()

@@ -5,12 +5,14 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 
 from interpreter.api.services import Services
 from interpreter.errors import InvalidRequestError, NotFoundError, TooManySessionsError
 from interpreter.frontends.chats import ChatSessions, check_chat_key
+from interpreter.frontends.dialect import copy_file
 from interpreter.frontends.identity import Identity
 from interpreter.frontends.languages import Language
 from interpreter.frontends.librechat.answers import Origin
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_CHUNK = 1024**2  # bytes of a copy in memory
 _KEPT = 10_000  # sessions that are remembered
 
 
@@ -199,18 +200,7 @@ class Conversations:
 
     async def _copy(self, one: _Found, session: "Session", path: str) -> None:
         file = await one.storage.files.open(one.info.path)
-        try:
-            upload = await self._services.workspaces.begin_upload(session)
-            try:
-                position = 0
-                while chunk := await file.read(position, _CHUNK):
-                    await upload.write(chunk)
-                    position += len(chunk)
-                await upload.commit(path)
-            finally:
-                upload.discard()
-        finally:
-            await file.aclose()
+        await copy_file(file, partial(self._services.workspaces.begin_upload, session), path)
 
 
 def _chat_key(prefix: str, hint: str) -> str:

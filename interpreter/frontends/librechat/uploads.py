@@ -8,7 +8,7 @@ from interpreter.frontends.identity import Identity
 from interpreter.frontends.librechat.object_ids import path_of
 from interpreter.frontends.librechat.requests import read_owner
 from interpreter.frontends.storages import Folder, Storages
-from interpreter.workspace import Upload, Workspaces
+from interpreter.workspace import Upload
 
 MAX_FILES = 200  # in one batch
 _MAX_FIELD_BYTES = 4096
@@ -38,7 +38,7 @@ class UploadReceiver:
         self._reader = MultipartReader(content_type)
         self._fields: dict[str, str] = {}
         self._field: tuple[str, bytearray] | None = None
-        self._place: tuple[Workspaces, Folder] | None = None
+        self._folder: Folder | None = None
         self._current: Received | None = None
         self.received: list[Received] = []
         self.left_out = 0
@@ -46,8 +46,8 @@ class UploadReceiver:
     @property
     def storage_id(self) -> str:
         """The storage session that was made."""
-        assert self._place is not None
-        return self._place[1].id
+        assert self._folder is not None
+        return self._folder.id
 
     async def feed(self, chunk: bytes) -> None:
         """Raises TooLargeError, InvalidRequestError, UnavailableError."""
@@ -72,10 +72,9 @@ class UploadReceiver:
             file.path = path_of(part.filename)
             if any(other.path == file.path and not other.error for other in self.received[:-1]):
                 raise InvalidRequestError("Another file of the upload has the same name.", param="file")
-            if self._place is None:
-                self._place = await self._storages.make(self._identity, read_owner(self._fields))
-            workspaces, folder = self._place
-            file.upload = await workspaces.begin_upload(folder)
+            if self._folder is None:
+                self._folder = self._storages.make(self._identity, read_owner(self._fields))
+            file.upload = await self._storages.begin_upload(self._folder)
         except InterpreterError as error:
             self._fail(file, error)
 

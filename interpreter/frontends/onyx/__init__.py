@@ -26,9 +26,9 @@ ROUTES: tuple[tuple[str, type[DialectHandler]], ...] = (
 PATHS = (PREFIX, *(path for path, _ in ROUTES))
 
 
-def make_routes(toolbox: Toolbox) -> list[URLSpec]:
+def make_routes(toolbox: Toolbox, storages: Storages) -> list[URLSpec]:
     """The rules of this front end."""
-    return make_specs(toolbox, ROUTES, storages=Storages(toolbox.services))
+    return make_specs(toolbox, ROUTES, storages=storages)
 
 
 __all__ = ["PATHS", "make_routes"]

@@ -52,10 +52,10 @@ def outcome(run: Run, language: str = "py") -> JSON:
     }
 
 
-def answer(run: Run, language: str = "py") -> JSON:
-    """The body of an answer, without files."""
+def answer(run: Run, language: str = "py", *, note: str = "") -> JSON:
+    """The body of an answer, without files; ``note`` are lines that stderr ends with."""
     stdout, stderr = texts_of(_ended(run, language), language)
-    return {"stdout": stdout, "stderr": stderr, **outcome(run, language)}
+    return {"stdout": stdout, "stderr": stderr + note, **outcome(run, language)}
 
 
 def _ended(run: Run, language: str) -> Run:

@@ -1,11 +1,11 @@
 """The handlers of Onyx."""
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from interpreter.api.base import Toolbox
 from interpreter.api.files import FileHandler
@@ -13,7 +13,13 @@ from interpreter.api.operations import Access, Answer, Operation
 from interpreter.api.receivers import MultipartReceiver
 from interpreter.api.sse import EVENT_STREAM, KEEPALIVE
 from interpreter.api.validity import while_valid
-from interpreter.errors import InterpreterError, InvalidRequestError, NotFoundError
+from interpreter.errors import (
+    InterpreterError,
+    InvalidRequestError,
+    NotFoundError,
+    TooLargeError,
+    UnavailableError,
+)
 from interpreter.frontends.chats import ChatSessions
 from interpreter.frontends.dialect import (
     JSON_TYPE,
@@ -81,14 +87,14 @@ class OnyxHandler(KeyHandler):
         """Put stored files into a session. Raises NotFoundError, InvalidRequestError, TooLargeError."""
         for ref in refs:
             storage, info = await self.stored(ref.file_id)
-            upload = await self.services.workspaces.begin_upload(session)
-            await copy_file(await storage.files.open(info.path), upload, ref.path)
+            file = await storage.files.open(info.path)
+            await copy_file(file, partial(self.services.workspaces.begin_upload, session), ref.path)
 
     async def store(self, session: "Session", path: str) -> str:
         """Keep a file of a session; its id."""
         source = await self.files_of(session).open(path)
-        workspaces, folder = await self.storages.make(self.identity, _OWN)
-        await copy_file(source, await workspaces.begin_upload(folder), path)
+        folder = self.storages.make(self.identity, _OWN)
+        await copy_file(source, partial(self.storages.begin_upload, folder), path)
         return folder.id
 
 
@@ -102,7 +108,8 @@ class ExecuteHandler(OnyxHandler):
         session = await self.begin(body)
         try:
             run = await self.wait_for(await self.submit(session, body))
-            self.reply({**answers.answer(run), "files": await self.keep_files(session, run)})
+            files, lost = await self.keep_files(session, run)
+            self.reply({**answers.answer(run, note=lost), "files": files})
         finally:
             await self.services.sessions.delete(self.principal, session.info.id)
 
@@ -127,15 +134,20 @@ class ExecuteHandler(OnyxHandler):
         request = replace(request, code=cell_of("py", request.code, ()))
         return await self.services.runs.submit(self.principal, session, request)
 
-    async def keep_files(self, session: "Session", run: Run) -> list[JSON]:
-        """What the code made, kept under ids: files, and figures that it only showed."""
+    async def keep_files(self, session: "Session", run: Run) -> tuple[list[JSON], str]:
+        """What the code made, kept under ids: files, and figures that it only showed; and why some are not."""
         paths = [file.path for file in await save_pictures(self.services, session, run)]
         paths += [file.path for file in run.files if file.change != "deleted"]
         kept: list[JSON] = []
+        lost: list[str] = []
         for path in paths[: answers.MAX_FILES]:
-            with contextlib.suppress(NotFoundError):  # gone again
+            try:
                 kept.append({"path": path, "kind": "file", "file_id": await self.store(session, path)})
-        return kept
+            except NotFoundError:
+                pass  # gone again
+            except (TooLargeError, UnavailableError) as error:
+                lost.append(f"{path} was not kept: {error.message}\n")
+        return kept, "".join(lost)
 
     def show_error(self, error: InterpreterError) -> None:
         if error.status in _SHOWN_STATUSES or error.status == 500:
@@ -163,10 +175,11 @@ class StreamHandler(ExecuteHandler):
             if not await self._stream_valid(active):
                 return
             run = await active.wait()
-            for name, text in zip(("stdout", "stderr"), answers.rest_of(run), strict=True):
+            files, lost = await self.keep_files(session, run)
+            stdout, stderr = answers.rest_of(run)
+            for name, text in (("stdout", stdout), ("stderr", stderr + lost)):
                 if text:
                     self.write(answers.event("output", {"stream": name, "data": text}))
-            files = await self.keep_files(session, run)
             self.write(answers.event("result", {**answers.outcome(run), "files": files}))
         finally:
             await self.services.sessions.delete(self.principal, session.info.id)
@@ -226,10 +239,9 @@ class FilesHandler(FormUploadHandler, OnyxHandler):
     _file_id = ""
 
     async def make_receiver(self) -> MultipartReceiver:
-        workspaces, folder = await self.storages.make(self.identity, _OWN)
+        folder = self.storages.make(self.identity, _OWN)
         self._file_id = folder.id
-        # a folder of an upload has what the receiver needs of a session: its id
-        return MultipartReceiver(workspaces, cast("Session", folder), self.content_type)
+        return MultipartReceiver(partial(self.storages.begin_upload, folder), self.content_type)
 
     async def do_post(self) -> None:
         info, *more = await self.finish_upload()

@@ -1,6 +1,7 @@
 """Open Terminal's files: for the model as text, for Open WebUI's file browser as they are."""
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from interpreter.api.files import FileHandler
@@ -228,8 +229,8 @@ class MoveHandler(TerminalHandler):
             pairs = [(info.path, f"{target}{info.path[len(source) :]}") for info in found]
         files = self.files_of(session)
         for old, new in pairs:
-            upload = await self.services.workspaces.begin_upload(session)
-            await copy_file(await files.open(old), upload, new)
+            begin = partial(self.services.workspaces.begin_upload, session)
+            await copy_file(await files.open(old), begin, new)
             await files.delete(old)
         self.reply({"source": self.shown(source), "destination": self.shown(target)})
 
@@ -241,7 +242,8 @@ class FileUploadHandler(FormUploadHandler, TerminalHandler):
 
     async def make_receiver(self) -> MultipartReceiver:
         folder = self.place(self.query(_FORM_PARAMETER, "."))
-        receiver = _FolderReceiver(self.services.workspaces, await self.session(), self.content_type)
+        begin = partial(self.services.workspaces.begin_upload, await self.session())
+        receiver = _FolderReceiver(begin, self.content_type)
         receiver.folder = f"{folder}/" if folder else ""
         return receiver
 
