@@ -14,6 +14,10 @@ PART_BYTES = 128
 """What a part takes of memory beside its content."""
 MAX_PARTS = 4096
 """Of a message. The service takes no more of one either (`interpreter.messages`), and each takes time."""
+MAX_UNFINISHED_BYTES = 256 * 1024**2
+"""Of the messages of all kernels that are not whole yet. One that gets on is, soon."""
+SMALL_BYTES = 1024
+"""Of a part. So much stays of a message that has to make room: headers are smaller."""
 MAX_COMMAND_BYTES = 4096
 MAX_COMMANDS = 100
 """Of a connection. A kernel's side says one, at the start."""
@@ -77,13 +81,27 @@ class Framing:
         self._content = (
             bytearray()
         )  # of the present frame, as far as it has come; a list would take more than that
-        self._flags = 0
+        self._flags = self._size = 0  # of the present frame
         self._keeps = True
         self._parts: list[bytes] = []  # of the present message
         self._count = 0
         self._cost = 0
         self._untold = 0  # bytes of the present message that were left out without a note
         self._commands = 0
+
+    @property
+    def held(self) -> int:
+        """About how many bytes of memory the present message takes so far."""
+        return self._cost + len(self._content)
+
+    def make_room(self) -> None:
+        """Leaves out what is large of the present message."""
+        self._parts = [_note(len(part)) if len(part) > SMALL_BYTES else part for part in self._parts]
+        self._cost = cost(map(len, self._parts))
+        if len(self._content) > MAX_COMMAND_BYTES:
+            self._content = bytearray()
+            self._keeps = False
+            self._add(_note(self._size))
 
     def take(self, data: bytes) -> list[Message]:
         """The messages that are whole with this. Raises `ProtocolError`."""
@@ -121,7 +139,7 @@ class Framing:
 
     def _decide(self, flags: int) -> None:
         """Whether the frame that begins is kept."""
-        self._flags = flags
+        self._flags, self._size = flags, self.left
         if flags & COMMAND:
             self._commands += 1
             if flags & MORE or self.left > MAX_COMMAND_BYTES or self._commands > MAX_COMMANDS or self._count:
@@ -138,7 +156,7 @@ class Framing:
         if self._keeps:
             return
         if ends or room > 2 * PART_BYTES:
-            self._add(b"%s%d}" % (LEFT_OUT, self.left + self._untold))
+            self._add(_note(self.left + self._untold))
             self._untold = 0
         else:
             self._untold += self.left
@@ -161,6 +179,40 @@ class Framing:
             messages.append((self._parts, self._cost))
             self._parts = []
             self._count = self._cost = self._untold = 0
+
+
+class Unfinished:
+    """Of the messages that are not whole yet, on all connections, those that began first make room for the others.
+
+    Else many kernels that each send a large half would fill the gateway's memory.
+    """
+
+    def __init__(self, max_bytes: int = MAX_UNFINISHED_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._held: dict[Framing, int] = {}  # of those that are not small, in the order in which they began
+        self._total = 0
+
+    def note(self, framing: Framing, *, is_new: bool) -> None:
+        """The framing took something; ``is_new``: its present message is another than before."""
+        held = framing.held
+        if is_new or held <= MAX_COMMAND_BYTES:
+            self.forget(framing)
+        if held <= MAX_COMMAND_BYTES:
+            return
+        self._total += held - self._held.get(framing, 0)
+        self._held[framing] = held
+        while self._total > self._max_bytes:
+            first = next(iter(self._held))
+            self.forget(first)
+            first.make_room()
+
+    def forget(self, framing: Framing) -> None:
+        """Its connection is over, or it has nothing large."""
+        self._total -= self._held.pop(framing, 0)
+
+
+def _note(size: int) -> bytes:
+    return b"%s%d}" % (LEFT_OUT, size)
 
 
 def _check_greeting(begin: bytes) -> None:

@@ -22,8 +22,12 @@ PEACE = 8
 By as much for each other gate that rests, so that all of them together get their part of the time, not each.
 """
 MAX_PEACE = 5.0
+MAX_COURTESY = 0.05
+"""Seconds that a large message of who sent many waits at most for those of others."""
 LARGE_BYTES = 64 * 1024
 """A message of more is large."""
+READ_RATE = 100e6
+"""Bytes per second. So fast the client, which may be one for all kernels, takes in large messages beside its work."""
 
 
 class Gate:
@@ -125,6 +129,20 @@ class Gate:
             self._go_on()
 
 
+class Debt:
+    """What the large messages of one kernel took lately: who owes lets others go first."""
+
+    def __init__(self) -> None:
+        self.until = 0.0
+        self.wait = 0.0
+        """Seconds that it waits longer than others until then."""
+
+    def add(self, seconds: float, now: float) -> None:
+        """One more took so long."""
+        self.until = min(max(self.until, now) + PEACE * seconds, now + MAX_PEACE)
+        self.wait = min(seconds, MAX_COURTESY)
+
+
 class Peace:
     """Among all gates: what a large message took is followed by as much time in which no other large one is dealt with.
 
@@ -135,12 +153,15 @@ class Peace:
     def __init__(self) -> None:
         self._until = 0.0
 
-    def ends_in(self, now: float) -> float:
-        """After how many seconds a large message may be dealt with."""
-        return max(0.0, self._until - now)
+    def ends_in(self, debt: Debt, now: float) -> float:
+        """After how many seconds a large message of who has this debt may be dealt with."""
+        courtesy = debt.wait if now < debt.until else 0.0
+        return max(0.0, self._until + courtesy - now)
 
-    def took(self, seconds: float, now: float) -> None:
-        """A large message took so long."""
+    def took(self, debt: Debt, size: int, seconds: float, now: float) -> None:
+        """A large message took so long here; where it goes it takes longer, mostly."""
+        seconds = max(seconds, size / READ_RATE)
+        debt.add(seconds, now)
         if seconds > COSTLY_FRAMES:
             self._until = now + min(seconds, MAX_PEACE)
 

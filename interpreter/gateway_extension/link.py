@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from interpreter.gateway_extension import descriptors
-from interpreter.gateway_extension.framing import GREETING, Framing, Message, ProtocolError
+from interpreter.gateway_extension.framing import GREETING, Framing, Message, ProtocolError, Unfinished
 from interpreter.gateway_extension.gate import Gate, Stopwatch
 
 LARGE_CHUNK = 128 * 1024
@@ -23,6 +23,9 @@ LARGE_CHUNK = 128 * 1024
 MAX_UNSENT_BYTES = 64 * 1024**2
 CHEAP_BYTES = 4096
 """So few are never costly, and to look at the clock would cost more."""
+
+
+_unfinished = Unfinished()
 
 
 class Outbox:
@@ -75,7 +78,7 @@ class Link:
         self._hello = hello
         self._unsent = unsent
         self._rest = memoryview(GREETING)
-        self._reads = self._writes = False
+        self._reads = self._writes = self._is_deaf = False
         self._takes_descriptors = descriptors.takes_descriptors(connection)
         self._events: Events | None = None
 
@@ -96,6 +99,7 @@ class Link:
         if self._socket.fileno() < 0:
             return
         self._events = None
+        _unfinished.forget(self._framing)
         if not self._loop.is_closed():
             self._stop_reading()
             self._stop_writing()
@@ -142,6 +146,7 @@ class Link:
                 messages = framing.take(data)
         finally:
             self._gate.read(watch.seconds)
+        _unfinished.note(framing, is_new=bool(messages))
         if not was_ready and framing.is_greeted:
             self.write()
         return messages
@@ -156,6 +161,8 @@ class Link:
 
     def write(self) -> None:
         """Sends what can be sent now; the rest as soon as it can."""
+        if self._is_deaf:
+            return
         try:
             while self._rest or self._next():
                 self._rest = self._rest[self._socket.send(self._rest) :]
@@ -164,7 +171,9 @@ class Link:
                 self._loop.add_writer(self._socket, self.write)
                 self._writes = True
         except OSError:
-            self._end(hostile=False)
+            # It is gone, but what it said last may not be read yet: reading comes to the end.
+            self._is_deaf = True
+            self._stop_writing()
         else:
             self._stop_writing()
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from interpreter.gateway_extension.framing import SUBSCRIPTION, Framing, Message, framed, ready
-from interpreter.gateway_extension.gate import CHUNK, LARGE_BYTES, MANY_PARTS, Gate, Stopwatch, peace
+from interpreter.gateway_extension.gate import CHUNK, LARGE_BYTES, MANY_PARTS, Debt, Gate, Stopwatch, peace
 from interpreter.gateway_extension.link import CHEAP_BYTES, Events, Link, Outbox, connected
 
 log = logging.getLogger(__name__)
@@ -55,6 +55,7 @@ class KernelStream:
         self._hello = ready(b"DEALER", identity) if dealer else ready(b"SUB") + SUBSCRIPTION
         self._loop = asyncio.get_running_loop()
         self.gate = Gate(share.max_waiting_bytes, self._go_on)
+        self._debt = Debt()
         self._unsent = Outbox()
         self._waiting: deque[Message] = deque()
         self._callback: Callback | None = None
@@ -179,7 +180,7 @@ class KernelStream:
 
     def _wait(self) -> float:
         """How long the next message has to wait yet, in seconds."""
-        return peace.ends_in(self._loop.time()) if self._waiting[0][1] > LARGE_BYTES else 0.0
+        return peace.ends_in(self._debt, self._loop.time()) if self._waiting[0][1] > LARGE_BYTES else 0.0
 
     def _deliver(self) -> None:
         try:
@@ -201,7 +202,7 @@ class KernelStream:
         finally:
             self.gate.took(size, watch.seconds, len(parts))
             if size > LARGE_BYTES:
-                peace.took(watch.seconds, self._loop.time())
+                peace.took(self._debt, size, watch.seconds, self._loop.time())
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ from typing import Any
 
 from interpreter.jsontext import MAX_VALUES, Unread, dump
 from interpreter.models import JSON
-from interpreter.outputs.streams import cut_text
+from interpreter.outputs.streams import cut_clean
 from interpreter.outputs.text import clean_text, sized_json, utf8_length
 
 PLAIN = "text/plain"
+_LARGE_CHARS = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Stands for JSON that was cleaned and measured before: ``size`` in bytes, and ``values`` in it."""
+    """Stands for a value that was cleaned and measured before: ``size`` in bytes, and ``values`` in it."""
 
     value: Any
     size: int
@@ -54,11 +55,11 @@ class Measured:
 
 
 def measured(data: Any, metadata: Any) -> tuple[Any, Any]:
-    """The data and metadata of a message for `read_bundle`, which then takes no time for the JSON in them."""
+    """The data and metadata of a message for `read_bundle`, which then takes no time for JSON and large texts."""
     if isinstance(data, Mapping):
         data = {
             mime: Measured(*_read_value(mime, value))
-            if isinstance(mime, str) and isinstance(value, dict | list)
+            if isinstance(mime, str) and (isinstance(value, dict | list) or _is_large(value))
             else value
             for mime, value in data.items()
         }
@@ -84,7 +85,7 @@ def read_bundle(data: Any, metadata: Any, max_mime_bytes: int) -> Bundle:
             continue
         clean, size, values = _read_value(mime, value)
         if size > max_mime_bytes and mime == PLAIN:
-            clean, dropped = cut_text(clean, max_mime_bytes)
+            clean, dropped = cut_clean(clean, size, max_mime_bytes)
             bundle.drop(dropped)
             size = max_mime_bytes
         elif size > max_mime_bytes:
@@ -98,6 +99,10 @@ def read_bundle(data: Any, metadata: Any, max_mime_bytes: int) -> Bundle:
         bundle.data.setdefault(PLAIN, notice)
     _read_metadata(bundle, metadata, max_mime_bytes)
     return bundle
+
+
+def _is_large(value: Any) -> bool:
+    return isinstance(value, str) and len(value) > _LARGE_CHARS
 
 
 def _may_be_json(mime: str) -> bool:
@@ -120,7 +125,8 @@ def _read_value(mime: str, value: Any) -> tuple[Any, int, int]:
     text = value if isinstance(value, str) else _text_of(value)
     if mime.startswith("image/") and not mime.endswith("+xml"):
         text = text.replace("\n", "").replace("\r", "")
-    return clean_text(text), utf8_length(text), 0
+    clean = clean_text(text)
+    return clean, utf8_length(clean), 0
 
 
 def _text_of(value: Any) -> str:

@@ -7,7 +7,7 @@ removes the character before it, or nothing at the start of the line.
 
 import re
 
-from interpreter.outputs.text import clean_text, utf8_length, utf8_pieces
+from interpreter.outputs.text import beginning, clean_text, end, utf8_length, utf8_pieces
 
 # Bytes that a tail may overrun before it is trimmed, which makes trimming O(1) amortised. As a piece of
 # text is never longer, a line within a piece folds alike whether it comes whole or in parts.
@@ -172,18 +172,23 @@ class Clip:
         """Head and tail, with a `marker` between them if something was dropped."""
         self.trim()
         middle = marker(self.dropped) if self.dropped else ""
-        return self.head.decode() + middle + self.tail.decode()
+        return "".join((self.head.decode(), middle, self.tail.decode()))  # a sum would copy the head twice
 
 
 def cut_text(text: str, limit: int) -> tuple[str, int]:
     """Clean ``text`` cut to ``limit`` bytes of head and tail, and the bytes that were dropped."""
-    size, text = utf8_length(text), clean_text(text)  # the same one, mostly: it may be large
+    text = clean_text(text)  # the same one, mostly: it may be large
+    return cut_clean(text, utf8_length(text), limit)
+
+
+def cut_clean(text: str, size: int, limit: int) -> tuple[str, int]:
+    """The same of a text that is clean already, and of so many bytes."""
     if size <= limit:
         return text, 0
-    clip = Clip(limit)
-    for data in utf8_pieces(text):
-        clip.append(data)
-    return clip.text(), clip.dropped
+    head, head_size = beginning(text, limit * 3 // 4)
+    tail, tail_size = end(text, limit - head_size)
+    dropped = size - head_size - tail_size
+    return "".join((head, marker(dropped), tail)), dropped
 
 
 def _fold_lines(data: bytes) -> bytes:

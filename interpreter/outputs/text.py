@@ -55,6 +55,28 @@ def utf8_length(text: str) -> int:
     return sum(len(text[start : start + _PIECE_CHARS].encode("utf-8", "surrogatepass")) for start in starts)
 
 
+def beginning(text: str, limit: int) -> tuple[str, int]:
+    """As much of the beginning of a clean ``text`` as fits in ``limit`` bytes, and its bytes."""
+    place, room, fits = 0, limit, True
+    while fits and (data := text[place : place + _PIECE_CHARS].encode()):
+        fits = len(data) <= room
+        piece = data[:room].decode(errors="ignore")  # without the part of a character
+        place += len(piece)
+        room -= len(piece.encode())
+    return text[:place], limit - room
+
+
+def end(text: str, limit: int) -> tuple[str, int]:
+    """The same of its end."""
+    place, room, fits = len(text), limit, True
+    while fits and (data := text[max(place - _PIECE_CHARS, 0) : place].encode()):
+        fits = len(data) <= room
+        piece = data[max(len(data) - room, 0) :].decode(errors="ignore")
+        place -= len(piece)
+        room -= len(piece.encode())
+    return text[place:], limit - room
+
+
 def clean_json(value: Any) -> Any:
     """A copy of ``value`` that strict JSON can hold.
 

@@ -15,6 +15,7 @@ from interpreter.gateway_extension.framing import (
     PART_BYTES,
     Framing,
     ProtocolError,
+    Unfinished,
     cost,
     framed,
     left_out,
@@ -95,6 +96,45 @@ def test_a_frame_in_tiny_pieces_takes_no_more_memory_than_it_has_bytes() -> None
         tracemalloc.stop()
     assert most < 1_000_000
     assert framing.take(b"x") == [([b"x" * 200_000], 200_000 + PART_BYTES)]
+
+
+HALVES = {
+    "part": [b"head", b"x" * 80_000],
+    "parts": [b"head", *[b"x" * 4000] * 20],
+    "part-then-parts": [b"head", b"x" * 40_000, *[b"x" * 4000] * 10],
+}
+
+
+@pytest.mark.parametrize("kind", HALVES)
+def test_of_unfinished_messages_those_that_began_first_make_room(kind: str) -> None:
+    """All of one connection or of many; what is whole counts no more, and small parts stay."""
+    unfinished, sent = Unfinished(100_000), wire(HALVES[kind])
+    first, *others = (Framing(10**6) for _ in range(10))
+    assert read(first, BEGIN + sent[:-10]) == []
+    unfinished.note(first, is_new=False)
+    for other in others:
+        assert read(other, BEGIN + sent[:-10]) == []
+        unfinished.note(other, is_new=False)
+        assert sum(one.held for one in (first, *others)) < 150_000
+    [[head, *rest]] = read(first, sent[-10:])
+    assert head == b"head"
+    assert any(map(left_out, rest))
+    assert sum(left_out(part) or len(part) for part in rest) == sum(map(len, HALVES[kind][1:]))
+    for whole in ([HALVES[kind]] * 3, [[b"y" * 90_000]]):  # and so are the messages after it
+        assert read(first, wire(*whole)) == whole
+        unfinished.note(first, is_new=True)
+    assert read(others[-1], sent[-10:]) == [HALVES[kind]]
+
+
+def test_what_a_connection_that_is_over_held_counts_no_more() -> None:
+    unfinished = Unfinished(100_000)
+    for _ in range(3):
+        framing = Framing(10**6)
+        read(framing, BEGIN + wire([b"x" * 80_000])[:-1])
+        unfinished.note(framing, is_new=False)
+        unfinished.forget(framing)
+        unfinished.forget(framing)
+        assert framing.held > 70_000
 
 
 @pytest.mark.parametrize(

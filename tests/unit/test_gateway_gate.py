@@ -14,7 +14,10 @@ from interpreter.gateway_extension.gate import (
     MAX_PEACE,
     MESSAGE_BYTES,
     PEACE,
+    READ_RATE,
+    Debt,
     Gate,
+    Peace,
 )
 
 MIB = 1024**2
@@ -138,3 +141,14 @@ async def test_a_gate_that_is_closed_for_good_tells_nothing_more(opened: Opened)
     gate.read(0.02)
     gate.hold(False)
     assert not opened.is_set()
+
+
+@pytest.mark.parametrize(("size", "seconds"), [(MIB, 0.0), (16 * MIB, 0.0), (MIB, 0.2)])
+def test_who_sends_many_large_messages_lets_others_go_first(size: int, seconds: float) -> None:
+    peace, heavy, light = Peace(), Debt(), Debt()
+    took = max(seconds, size / READ_RATE)
+    peace.took(heavy, size, seconds, 1.0)
+    assert peace.ends_in(light, 1.0) == pytest.approx(took)
+    assert peace.ends_in(heavy, 1.0) > 1.05 * took
+    peace.took(light, MIB, 0.0, heavy.until)  # long after: nobody owes for ever
+    assert peace.ends_in(heavy, heavy.until) < peace.ends_in(light, heavy.until)

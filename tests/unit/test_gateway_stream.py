@@ -15,14 +15,22 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from interpreter.gateway_extension import descriptors
-from interpreter.gateway_extension.framing import GREETING, MAX_PARTS, framed, left_out, ready
+from interpreter.gateway_extension import descriptors, link
+from interpreter.gateway_extension.framing import (
+    GREETING,
+    MAX_PARTS,
+    Unfinished,
+    framed,
+    left_out,
+    ready,
+)
 from interpreter.gateway_extension.gate import (
     CAREFUL_CHUNK,
     CHUNK,
     COSTLY_FRAMES,
     LARGE_BYTES,
     MANY_PARTS,
+    READ_RATE,
     Gate,
 )
 from interpreter.gateway_extension.link import MAX_UNSENT_BYTES
@@ -332,6 +340,42 @@ async def test_what_a_large_message_took_is_followed_by_time_for_small_ones(tmp_
     assert told[b"c"][0] < second[0]
 
 
+async def test_what_a_large_message_takes_where_it_goes_is_time_for_others(tmp_path: Path) -> None:
+    """One service may read for all kernels, and takes longer to read large ones than it takes to send them."""
+    loop, times, size = asyncio.get_running_loop(), Heard(), 3 * MIB // 2
+    async with AsyncExitStack() as stack:
+        for name in ("a", "b"):
+            folder = tmp_path / name
+            folder.mkdir()
+            _, connection, stream = await stack.enter_async_context(speaking_kernel(folder))
+            connection.send(GREETING + ready(b"ROUTER"))
+            stream.on_recv(lambda _: times.put_nowait([b"%f" % loop.time()]))
+            await loop.sock_sendall(connection, framed([b"x" * size]))
+        [first], [second] = await times.next(), await times.next()
+    assert float(second) - float(first) > 0.9 * size / READ_RATE
+
+
+async def test_the_halves_of_messages_that_kernels_send_are_not_all_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "_unfinished", Unfinished(MIB))
+    loop, heard, sent = asyncio.get_running_loop(), Heard(), framed([b"head", b"x" * (MIB * 3 // 4)])
+    connections = []
+    async with AsyncExitStack() as stack:
+        for name in ("a", "b"):
+            folder = tmp_path / name
+            folder.mkdir()
+            _, connection, stream = await stack.enter_async_context(speaking_kernel(folder))
+            stream.on_recv(heard.put_nowait)
+            await loop.sock_sendall(connection, GREETING + ready(b"ROUTER") + sent[:-1])
+            connections.append(connection)
+        for connection in reversed(connections):  # all of the second half is read when its end is
+            connection.send(sent[-1:])
+            message = await heard.next()
+            assert message[0] == b"head"
+            assert left_out(message[1]) == (0 if connection is connections[1] else MIB * 3 // 4)
+
+
 LINGER = 60.0  # seconds
 
 
@@ -545,3 +589,22 @@ async def test_a_closed_stream_does_nothing_more(tmp_path: Path) -> None:
         await kernel.read_all(connection)
         assert await kernel.waits_for_nobody()
         assert heard.empty()
+
+
+@pytest.mark.parametrize("is_known", [False, True], ids=["at the first words", "later"])
+async def test_what_a_kernel_said_last_is_heard_though_it_takes_nothing_more(
+    tmp_path: Path, is_known: bool
+) -> None:
+    """It is gone before it is answered, or sent the next request."""
+    words = [GREETING + ready(b"ROUTER"), framed([b"last"])]
+    async with speaking_kernel(tmp_path) as (kernel, connection, stream):
+        heard = Heard()
+        stream.on_recv(heard.put_nowait)
+        if is_known:
+            connection.send(words.pop(0) + framed([b"first"]))
+            assert await heard.next() == [b"first"]
+        connection.send(b"".join(words))
+        connection.close()
+        stream.send_multipart([b"request"])
+        assert await heard.next() == [b"last"]
+        await kernel.accept()
