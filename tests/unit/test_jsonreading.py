@@ -15,15 +15,18 @@ from interpreter.jsonreading import read_in_pieces
 from interpreter.jsontext import load_utf8, read_utf8
 
 STRINGS = st.text(st.sampled_from('a"\\/\n\x1bé😀\ud83d\ude00,:[]{}'), max_size=80)
-VALUES = st.recursive(
+SMALL = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | STRINGS,
-    lambda inner: (
-        st.builds(
-            lambda items, times: items * times, st.lists(inner, max_size=4), st.sampled_from([1, 40, 150])
-        )
-        | st.dictionaries(STRINGS, inner, max_size=40)
-    ),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(STRINGS, inner, max_size=40),
     max_leaves=12,
+)
+TIMES = st.sampled_from([1, 40, 150])
+VALUES = SMALL | st.builds(  # of so many members that they are read in pieces
+    lambda member, times, name, others: [{name: [member] * times, **others}, *[member] * times],
+    SMALL,
+    TIMES,
+    STRINGS,
+    st.dictionaries(STRINGS, SMALL, max_size=5),
 )
 NAMES = {f"name {n}": n for n in range(150_000)}
 LARGE = {
