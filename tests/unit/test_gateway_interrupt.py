@@ -70,17 +70,22 @@ async def test_a_message_counts_as_an_interrupt_when_the_kernel_has_taken_it(
     await asyncio.wait_for(interrupting, TIMEOUT)
 
 
+@pytest.mark.parametrize("floods", [False, True])
 async def test_a_kernel_that_does_not_answer_holds_nobody_up(
-    manager: OneKernelManager, control: "zmq.asyncio.Socket", monkeypatch: pytest.MonkeyPatch
+    manager: OneKernelManager, control: "zmq.asyncio.Socket", monkeypatch: pytest.MonkeyPatch, floods: bool
 ) -> None:
     monkeypatch.setattr(module, "INTERRUPT_REPLY_TIMEOUT", 0.1)
 
+    asked = asyncio.Event()
+
     async def flood() -> None:
         identity, *_ = await control.recv_multipart()
-        while True:
+        asked.set()
+        while floods:
             await control.send_multipart([identity, b"x"])
             await asyncio.sleep(0)
 
     flooding = asyncio.create_task(flood())
     await asyncio.wait_for(manager.interrupt_kernel(), TIMEOUT)
+    assert asked.is_set()
     flooding.cancel()
