@@ -7,8 +7,8 @@ the legacy JSON form that a server without subprotocols speaks).
 
 import itertools
 import json
+import secrets
 import struct
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -65,7 +65,7 @@ def _header(msg_type: str, msg_id: str, client_id: str) -> dict[str, str]:
 
 def new_msg_id() -> str:
     """A message id that no other client uses."""
-    return uuid.uuid4().hex
+    return secrets.token_hex(16)
 
 
 def execute_request(code: str) -> tuple[str, dict[str, Any]]:

@@ -1,9 +1,11 @@
 """Whether short work with files may be done on the event loop: a thread costs more than the work itself."""
 
+import os
+import threading
 import time
-from resource import RUSAGE_THREAD, getrusage
+from contextlib import suppress
 
-SECONDS = 0.05  # what is short and takes longer has met a disk that is busy …
+SECONDS = 0.05  # what is short and waits longer has met a disk that is busy …
 PAUSE = 10.0  # … so for so many seconds none is done on the event loop
 _WEIGHT = 1 / 16  # of the latest in the mean
 
@@ -11,26 +13,47 @@ _WEIGHT = 1 / 16  # of the latest in the mean
 class Quickness:
     """Of one disk. Each piece of work is timed as ``with quickness:``, on one thread and not nested.
 
-    Lost for a while when one took more than `SECONDS`, or all of late more than ``mean`` seconds each.
+    Lost for a while when one waited for more than `SECONDS`, or all of late more than ``mean`` seconds each. What
+    a thread waits for is not the processor: on a busy machine that takes long, whatever the disk.
     """
 
     def __init__(self, mean: float = SECONDS) -> None:
         self._limit = mean
-        self._mean = self._slow_until = self._begin = 0.0
-        self._waits = 0
+        self._mean = self._slow_until = 0.0
+        self._begin = 0
 
     def __bool__(self) -> bool:
         return time.monotonic() >= self._slow_until
 
     def __enter__(self) -> None:
-        self._waits = getrusage(RUSAGE_THREAD).ru_nvcsw
-        self._begin = time.monotonic()
+        self._begin = _asleep()
 
     def __exit__(self, *_: object) -> None:
-        end = time.monotonic()
-        if getrusage(RUSAGE_THREAD).ru_nvcsw == self._waits:
-            return  # a thread that only lost the processor to others has not waited for a disk
-        spent = end - self._begin
-        self._mean += (spent - self._mean) * _WEIGHT
-        if spent > SECONDS or self._mean > self._limit:
-            self._slow_until, self._mean = end + PAUSE, 0.0
+        waited = (_asleep() - self._begin) / 1e9
+        self._mean += (waited - self._mean) * _WEIGHT
+        if waited > SECONDS or self._mean > self._limit:
+            self._slow_until, self._mean = time.monotonic() + PAUSE, 0.0
+
+
+class _Turns(threading.local):
+    """How long this thread could run and had no processor; the kernel's Documentation/scheduler/sched-stats.rst."""
+
+    def __init__(self) -> None:
+        self._file = -1
+        with suppress(OSError):  # not on every system
+            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+
+    def waited_ns(self) -> int:
+        return int(os.pread(self._file, 64, 0).split()[1]) if self._file >= 0 else 0
+
+
+_turns = _Turns()
+
+
+def _asleep() -> int:
+    """Nanoseconds that this thread neither ran nor waited for a processor; only differences mean something."""
+    return time.monotonic_ns() - time.thread_time_ns() - _turns.waited_ns()

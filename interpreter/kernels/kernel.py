@@ -43,6 +43,7 @@ class Kernel:
         self._replies: dict[str, asyncio.Future[Message]] = {}
         self._executions: OrderedDict[str, Execution] = OrderedDict()
         self._current: Execution | None = None
+        self._held_bytes = 0  # received for `_executions` and for some that have gone
         self._tasks: set[asyncio.Task[None]] = set()
         self._on_death: Callable[[KernelDeath], None] = lambda death: None
         self._channels = KernelChannels(
@@ -130,15 +131,16 @@ class Kernel:
         msg_type, content = execute_request(code)
         self._channels.send("shell", msg_type, content, execution.msg_id)
         self._executions[execution.msg_id] = self._current = execution
-        while (kept := len(self._executions)) > KEPT_LISTENERS or (
-            kept > 2 and self._held_bytes() > KEPT_BYTES
-        ):
+        while (kept := len(self._executions)) > KEPT_LISTENERS or (kept > 2 and self._holds_much()):
             self._executions.popitem(last=False)
         return execution
 
-    def _held_bytes(self) -> int:
-        """About what the listeners keep of their runs, at the most."""
-        return sum(min(execution.received_bytes, KEPT_BYTES) for execution in self._executions.values())
+    def _holds_much(self) -> bool:
+        """Whether the listeners may keep more than `KEPT_BYTES` of their runs; it is seldom counted anew."""
+        if self._held_bytes > KEPT_BYTES:
+            received = (execution.received_bytes for execution in self._executions.values())
+            self._held_bytes = sum(min(size, KEPT_BYTES) for size in received)
+        return self._held_bytes > KEPT_BYTES
 
     def abandon(self, execution: Execution) -> None:
         """Drop what an execution still says: it goes on against our will."""
@@ -282,6 +284,7 @@ class Kernel:
             return
         execution = self._executions.get(message.parent_id)
         if execution is not None:
+            self._held_bytes += message.size
             execution.receive(message)
 
     def _reconnected(self) -> None:

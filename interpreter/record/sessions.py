@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -23,7 +23,9 @@ _log = logging.getLogger(__name__)
 _AMEND_INTERVAL = 1.0  # at most one amendment per session is written in this time; the newest wins
 _RETRY_DELAY = 1.0
 _MAX_STORED = 64
-SYNC_DELAY = 0.01  # seconds in which an entry may be synced together with the next one
+SYNC_DELAY = (
+    0.25  # seconds in which an entry that nobody was told of may be synced together with the next one
+)
 RENDER_INTERVAL = 0.1  # seconds between two notebooks of the service, when runs end faster than that
 RENDERED_AT_ONCE = 10  # notebooks, after as many intervals without one
 
@@ -84,6 +86,10 @@ class Sessions:
             async with opened.lock:
                 if self.open.get(session_id) is opened:
                     await self.flush_amendments(opened)
+                    if opened.sync_timer is not None:  # a reader is told only what no loss of power undoes
+                        self.synced(opened)
+                        with suppress(OSError):
+                            await self._disk.write(opened.live.sync)
                     yield opened.live
                     return
         yield await self._load(session_id)

@@ -184,6 +184,20 @@ async def test_a_run_that_takes_longer_is_synced_meanwhile(tmp_path, monkeypatch
             await eventually(lambda: head.read_bytes() != before)
 
 
+async def test_a_run_that_someone_reads_of_is_synced_before(tmp_path, monkeypatch):
+    monkeypatch.setattr("interpreter.record.sessions.SYNC_DELAY", 3600)
+    async with recording(tmp_path) as recorder:
+        info = session_info()
+        await recorder.begin_session(info)
+        head = tmp_path / "state" / "heads" / info.id
+        before = head.read_bytes()
+        run = accepted(info, 1)
+        await recorder.accept_run(run, idempotency_key=None, request_hash=None, early=True)
+        assert head.read_bytes() == before
+        assert await recorder.list_run_ids(info.id) == [run.id]
+        assert head.read_bytes() != before
+
+
 async def test_a_slow_disk_is_not_written_to_on_the_event_loop(tmp_path, monkeypatch):
     async with recording(tmp_path) as recorder:
         info = session_info()
