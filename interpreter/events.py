@@ -19,7 +19,12 @@ class RunEvent:
 
     id: int
     kind: str
-    data: JSON
+    says: JSON | Run
+
+    @property
+    def data(self) -> JSON:
+        """What it says. That of a whole run is made only for those who ask: most runs are followed by nobody."""
+        return self.says.as_json() if isinstance(self.says, Run) else self.says
 
 
 class EventLog:
@@ -38,7 +43,7 @@ class EventLog:
         self._closed = False
         self._news = asyncio.Event()
 
-    def append(self, kind: str, data: JSON) -> None:
+    def append(self, kind: str, data: JSON | Run) -> None:
         """Add an event, or let the newest one grow when it is unread and of the same output."""
         if self._closed:
             return
@@ -51,11 +56,12 @@ class EventLog:
             return
         self._settle()
         self._events.append(RunEvent(len(self._events) + 1, kind, data))
-        output = data.get("output")
-        if kind == "output" and isinstance(output, dict) and output.get("output_type") == "stream":
-            self._unread_text = [output["text"]]
-        self.size += _weight(output)
-        if kind == COMPLETED:
+        if not isinstance(data, Run):
+            output = data.get("output")
+            if kind == "output" and isinstance(output, dict) and output.get("output_type") == "stream":
+                self._unread_text = [output["text"]]
+            self.size += _weight(output)
+        elif kind == COMPLETED:
             self.size += _weight_of_run(data)
         self._tell()
 
@@ -85,9 +91,9 @@ class EventLog:
         news, self._news = self._news, asyncio.Event()
         news.set()
 
-    def _grows(self, kind: str, data: JSON) -> bool:
+    def _grows(self, kind: str, data: JSON | Run) -> bool:
         """Whether the unread newest event took the new one in."""
-        if not self._unread_text or kind != "output":
+        if not self._unread_text or kind != "output" or isinstance(data, Run):
             return False
         newest, output = self._events[-1].data, data["output"]
         if newest["index"] != data["index"] or output.get("output_type") != "stream":
@@ -138,19 +144,18 @@ def _weight_of_json(value: Any) -> int:
     return size
 
 
-def _weight_of_run(data: JSON) -> int:
+def _weight_of_run(run: Run) -> int:
     """What a run's text takes besides its events; its displays are the same objects as theirs."""
-    streams = [output for output in data.get("outputs", ()) if output.get("output_type") == "stream"]
-    return sum(map(_weight, streams)) + sum(
-        len(data.get(name) or "") for name in ("code", "stdout", "stderr")
-    )
+    folded = run.folded
+    streams = [output for output in folded.outputs if output.get("output_type") == "stream"]
+    return sum(map(_weight, streams)) + len(run.code) + len(folded.stdout) + len(folded.stderr)
 
 
 async def replay_events(run: Run, after: int = 0) -> AsyncIterator[RunEvent]:
     """The events of a finished run that only the record remembers: one for each output."""
-    kinds: list[tuple[str, JSON]] = [("run.started", {**run.as_json(), "outputs": []})]
+    kinds: list[tuple[str, JSON | Run]] = [("run.started", {**run.as_json(), "outputs": []})]
     kinds += [("output", {"index": i, "output": o}) for i, o in enumerate(run.folded.outputs)]
-    kinds.append((COMPLETED, run.as_json()))
+    kinds.append((COMPLETED, run))
     for number, (kind, data) in enumerate(kinds, start=1):
         if number > after or kind == COMPLETED:
             yield RunEvent(max(number, after + 1) if kind == COMPLETED else number, kind, data)

@@ -52,7 +52,8 @@ def to_iso(at: datetime | None) -> str | None:
     """ISO 8601 in UTC with microseconds and a ``Z``; None stays None."""
     if at is None:
         return None
-    return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    utc = at if at.tzinfo is UTC else at.astimezone(UTC)
+    return utc.isoformat(timespec="microseconds")[: -len("+00:00")] + "Z"
 
 
 def from_iso(text: str | None) -> datetime | None:

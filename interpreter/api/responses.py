@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import re
+import secrets
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
@@ -14,7 +15,7 @@ from interpreter.api.errors import error_body, retry_after, to_error
 from interpreter.api.jsonbody import dump_json
 from interpreter.errors import InterpreterError
 from interpreter.jsontext import has_few_values
-from interpreter.models import Run, new_id
+from interpreter.models import Run
 
 CLIENT_CLOSED = 499
 """The status in the log of a request whose client went away before its answer (nginx's number)."""
@@ -43,7 +44,9 @@ class Responses(RequestHandler):
         known: str | None = getattr(self, "_request_id", None)
         if known is None:
             asked = self.request.headers.get("X-Request-Id", "")
-            known = self._request_id = asked if _REQUEST_ID.fullmatch(asked) else f"req_{new_id()}"
+            known = self._request_id = (
+                asked if _REQUEST_ID.fullmatch(asked) else f"req_{secrets.token_hex(10)}"
+            )
         return known
 
     def set_default_headers(self) -> None:

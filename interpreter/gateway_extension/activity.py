@@ -6,6 +6,7 @@ subscribes to each kernel a second time and reads all its output once more to ap
 
 import json
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 GATEWAY_STATES = ("dead", "restarting")
@@ -22,16 +23,16 @@ def activity(parts: Sequence[bytes], is_tracked: Callable[[str], bool], state: s
     if max(map(len, parts[:2])) > _MAX_PART_BYTES:
         return False, state
     try:
-        msg_type = _text(json.loads(parts[0]).get("msg_type"))
+        msg_type = _text(json.loads(parts[0].decode()).get("msg_type"))
         if state == "busy" and msg_type != "status":
             return True, state  # whatever a busy kernel says is activity, whoever asked
-        parent_type = _text(json.loads(parts[1]).get("msg_type"))
+        parent_type = _read(parts[1], "msg_type")
         active = is_tracked(msg_type) or is_tracked(parent_type) or state == "busy"
         if msg_type != "status":
             return active, state
         if len(parts[3]) > _MAX_PART_BYTES:
             return False, state
-        told = _text(json.loads(parts[3]).get("execution_state"))
+        told = _read(parts[3], "execution_state")
     except (ValueError, AttributeError, IndexError, RecursionError):
         return False, state
     if told in GATEWAY_STATES:
@@ -39,6 +40,11 @@ def activity(parts: Sequence[bytes], is_tracked: Callable[[str], bool], state: s
     if is_tracked(parent_type):
         return active, told
     return active, "idle" if state == "starting" and told != "starting" else state
+
+
+@lru_cache(maxsize=64)  # all messages of a run have the same parent, and most states are one of two
+def _read(part: bytes, name: str) -> str:
+    return _text(json.loads(part.decode()).get(name))
 
 
 def _text(value: Any) -> str:

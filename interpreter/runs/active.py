@@ -81,13 +81,13 @@ class ActiveRun:
         return replace(self.run, folded=self.folder.folded())
 
     def started(self) -> None:
-        self.log.append("run.started", self.run.as_json())
+        self.log.append("run.started", self.run)
 
     def complete(self, run: Run) -> None:
         """The final word: readers and followers get it at once."""
         self.run = run
         self._finished.set()
-        self.log.append(COMPLETED, run.as_json())
+        self.log.append(COMPLETED, run)
 
     async def wait(self) -> Run:
         """The run when it has ended."""

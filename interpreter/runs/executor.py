@@ -94,9 +94,9 @@ class Executor:
         )
         self._look_after_kernel(session, kernel, outcome)
         after = files.glance() or await files.snapshot()
-        active.update(
-            files=changes(session.id, before, after), notices=active.run.notices + unlisted(before, after)
-        )
+        changed, notices = changes(session.id, before, after), unlisted(before, after)
+        if changed or notices:
+            active.update(files=changed, notices=active.run.notices + notices)
         await self.finish(lane, active, outcome)
 
     async def _snapshot_before(self, files: Files, active: ActiveRun) -> Snapshot | None:
@@ -164,7 +164,7 @@ class Executor:
             return
         lane.session.active_runs -= 1
         lane.session.last_activity_at = self._clock()
-        active.complete(replace(run, recorded=recorded))
+        active.complete(run if recorded else replace(run, recorded=False))
         self._observe(active.run)
 
     async def restart(self, lane: Lane) -> None:

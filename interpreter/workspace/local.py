@@ -133,7 +133,7 @@ class LocalFiles:
     def __init__(self, workspaces: Workspaces, session_id: str) -> None:
         self._workspaces = workspaces
         self._session_id = session_id
-        self._path = str(workspaces.root / session_id)
+        self._path = f"{workspaces.root}/{session_id}"
 
     async def list(self, *, limit: int, after: str | None = None, descending: bool = False) -> Listing:
         """See `Files.list`."""

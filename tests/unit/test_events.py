@@ -19,9 +19,8 @@ def stream(text: str, index: int = 0) -> dict:
 def test_the_size_counts_the_text_that_only_the_completed_run_holds() -> None:
     log = EventLog()
     log.append("output", stream("x" * 1000))
-    log.append(
-        COMPLETED, {"outputs": [stream("y" * 200)["output"]], "stdout": "y" * 200, "stderr": "", "code": "c"}
-    )
+    folded = Folded(outputs=(stream("y" * 200)["output"],), stdout="y" * 200)
+    log.append(COMPLETED, Run("run", "s", "o", RunStatus.OK, "c", datetime.now(UTC), 1.0, folded=folded))
     assert log.size == 1000 + 200 + 200 + 1
 
 
