@@ -206,18 +206,19 @@ async def test_a_slow_disk_is_not_written_to_on_the_event_loop(tmp_path, monkeyp
         pwrite = os.pwrite
 
         def slow(descriptor, content, offset):
-            writers.append(threading.current_thread())
-            if len(writers) == 1:
+            writers.append(threading.current_thread() is threading.main_thread())
+            if writers[-1]:
                 time.sleep(quickness.SECONDS)
             return pwrite(descriptor, content, offset)
 
         monkeypatch.setattr(os, "pwrite", slow)
-        for number in (1, 2):
+        for number in (1, 2, 3):
+            writers.clear()
             await recorder.accept_run(
                 accepted(info, number), idempotency_key=None, request_hash=None, early=True
             )
-        accepting = [writers[0], writers[-2]]  # the last is the head's
-        assert [thread is threading.current_thread() for thread in accepting] == [True, False]
+            # That the first took long may have had another cause.
+            assert set(writers) == {number < 3}
 
 
 @pytest.mark.parametrize("slow", [False, True])
