@@ -12,10 +12,12 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from interpreter.jsontext import load, load_utf8
 
+_SMALL_HEADER = 1024  # bytes
 V1_SUBPROTOCOL = "v1.kernel.websocket.jupyter.org"
 PROTOCOL_VERSION = "5.4"
 DROPPED_BYTES = "interpreter_dropped_bytes"
@@ -183,9 +185,19 @@ def _decode_v1(frame: bytes | memoryview) -> Message:
     data: dict[str, Any] = {"channel": str(parts[0], "utf-8")}
     lost = 0
     for name, part in zip(("header", "parent_header", "metadata", "content"), parts[1:5], strict=True):
-        data[name], left_out = load_utf8(part, errors="replace")
+        known = name == "parent_header" and len(part) <= _SMALL_HEADER
+        data[name], left_out = _header_of(bytes(part)) if known else _part(part)
         lost += left_out
     return _from_dict(data, parts[5:], lost, len(frame))
+
+
+def _part(part: bytes | memoryview) -> tuple[Any, int]:
+    return load_utf8(part, errors="replace") if part != b"{}" else ({}, 0)
+
+
+@lru_cache(maxsize=256)  # all messages of a run have the same parent; what is given is only read
+def _header_of(part: bytes) -> tuple[Any, int]:
+    return _part(part)
 
 
 def _read_whole(text: str, buffers: Sequence[memoryview] = ()) -> Message:
