@@ -8,7 +8,8 @@ from contextlib import suppress
 SECONDS = 0.05  # what is short and waits longer has met a disk that is busy …
 PAUSE = 10.0  # … so for so many seconds none is done on the event loop
 _CLEARLY_LESS = 0.2
-_WEIGHT = 1 / 16  # of the latest in the mean
+_WEIGHT = 1 / 16  # of the latest in the mean, in which it is …
+_MOST = 4  # … no more than so many times the limit: a disk is seldom always quick
 
 
 class Quickness:
@@ -37,7 +38,7 @@ class Quickness:
         elif not self._doubted:
             self._doubted = True
             return
-        self._mean += (waited - self._mean) * _WEIGHT
+        self._mean += (min(waited, _MOST * self._limit) - self._mean) * _WEIGHT
         if waited > SECONDS or self._mean > self._limit:
             self._slow_until, self._mean = time.monotonic() + PAUSE, 0.0
 

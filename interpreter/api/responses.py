@@ -13,7 +13,7 @@ from tornado.web import HTTPError, RequestHandler
 
 from interpreter.api.errors import error_body, retry_after, to_error
 from interpreter.api.jsonbody import dump_json
-from interpreter.errors import InterpreterError
+from interpreter.errors import InterpreterError, UnavailableError
 from interpreter.jsontext import has_few_values
 from interpreter.models import Run
 
@@ -32,6 +32,8 @@ class Responses(RequestHandler):
     route: str = ""
     """The pattern of the route, which is what the log shows: a path may hold what is not for it."""
     token_id: str | None = None
+    failure: str | None = None
+    """What the client was told that went wrong here or at the gateway."""
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -65,8 +67,13 @@ class Responses(RequestHandler):
         self._finish_json(dump_json(value), status)
 
     async def reply_run(self, run: Run) -> None:
-        """Answer with a run, which may be large."""
-        self._finish_json(await dump_run(run), 200)
+        """Answer with a run, which may be large; when there is no room for it, where it is found later."""
+        data = await dump_run(run)
+        try:
+            self._finish_json(data, 200)
+        except UnavailableError as error:
+            told = f"{error.message} Later GET /v1/runs/{run.id} tells of the run, which is not to be sent again."
+            raise UnavailableError(told, retry_after=error.retry_after) from error
 
     def _finish_json(self, data: bytes, status: int) -> None:
         self.set_status(status)
@@ -79,7 +86,9 @@ class Responses(RequestHandler):
         self.show_error(to_error(raised))
 
     def show_error(self, error: InterpreterError) -> None:
-        """Answer with an error."""
+        """Answer with an error; what is not the client's own is told in the log, too."""
+        if error.status >= 500:
+            self.failure = error.message
         self.set_error_headers(error)
         self.reply(error_body(error, self.request_id), error.status)
 
@@ -132,6 +141,7 @@ def log_request(handler: RequestHandler) -> None:
         "duration_ms": round(request.request_time() * 1000),
         "request_id": getattr(handler, "request_id", None),
         "token_id": getattr(handler, "token_id", None),
+        "error": getattr(handler, "failure", None),
     }
     level = logging.ERROR if handler.get_status() >= 500 else logging.INFO
     line = " ".join(f"{name}={value}" for name, value in fields.items() if value is not None)

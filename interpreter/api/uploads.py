@@ -1,12 +1,15 @@
 """Handlers that take the body of an upload as it comes, and leave nothing behind when it breaks off."""
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable
 from typing import Generic, TypeVar
 
+from interpreter.api.auth import bad_token
 from interpreter.api.base import BaseHandler
 from interpreter.api.connections import connection_of
 from interpreter.api.receivers import Sink
+from interpreter.api.validity import until_ended
 from interpreter.errors import InterpreterError
 
 _FORM_OVERHEAD = 1024**2  # bytes of a form that are not content
@@ -23,6 +26,7 @@ class UploadHandler(BaseHandler, ABC, Generic[SinkT]):
     """
 
     _receiver: SinkT | None = None
+    _watch: asyncio.Task[None] | None = None
 
     @abstractmethod
     async def make_receiver(self) -> SinkT:
@@ -52,6 +56,14 @@ class UploadHandler(BaseHandler, ABC, Generic[SinkT]):
         if not self._finished and self.request.method in ("PUT", "POST"):
             self._receiver = await self.make_receiver()
             connection_of(self.request).set_body_timeout(_UPLOAD_TIMEOUT)
+            self._watch = asyncio.ensure_future(self._end_with_token(self._receiver))
+
+    async def _end_with_token(self, receiver: SinkT) -> None:
+        """An upload may take hours; it is not read on when its token has ended."""
+        await until_ended(self.services.tokens, self.principal.token_id)
+        if not (self._client_gone or self._refusal or self.request._body_future.done()):
+            receiver.discard()
+            self._refuse_stranger(bad_token())
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
         if self._receiver is None or self._refusal is not None:
@@ -65,7 +77,7 @@ class UploadHandler(BaseHandler, ABC, Generic[SinkT]):
             receiver.discard()
             if not self._client_gone:
                 self._refuse(error)
-        if self._client_gone:  # meanwhile
+        if self._client_gone or self._refusal is not None:  # meanwhile
             receiver.discard()
 
     def on_connection_close(self) -> None:
@@ -77,5 +89,7 @@ class UploadHandler(BaseHandler, ABC, Generic[SinkT]):
         self._discard()
 
     def _discard(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
         if self._receiver is not None:
             self._receiver.discard()

@@ -18,6 +18,7 @@ from jupyter_client.session import DELIM
 
 from interpreter.gateway_extension.activity import GATEWAY_STATES
 from interpreter.gateway_extension.framing import left_out
+from interpreter.gateway_extension.sharing import LITTLE_BYTES, kept
 from interpreter.jsontext import has_too_many, load
 
 Parts = list[bytes]
@@ -125,20 +126,26 @@ def cut_text(text: str, max_bytes: int) -> tuple[str, str, int]:
 class Backlog:
     """Decides what may wait for a client that reads slowly or is away.
 
-    As long as less than ``max_waiting_bytes`` wait, everything passes. Beyond, streams and displays
+    As long as less than `limit` bytes wait, everything passes. Beyond, streams and displays
     are withheld and counted; statuses, replies, results and errors always pass. The count is
     delivered with the next message that passes, as an empty stream message.
     """
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
+        self._little = min(LITTLE_BYTES, bounds.max_waiting_bytes)
         self._withheld: dict[bytes, tuple[bytes, int]] = {}  # parent header → (header, bytes)
+
+    @property
+    def limit(self) -> int:
+        """How many bytes may wait now before something is withheld: fewer while others have much that waits."""
+        return kept.limit(self._bounds.max_waiting_bytes)
 
     def admit(self, parts: Parts, waiting_bytes: int) -> list[Parts]:
         """The messages to send now, in order, given how many bytes wait already."""
         if is_forged(parts):
             return []
-        if waiting_bytes > self._bounds.max_waiting_bytes:
+        if waiting_bytes > self._little and waiting_bytes > self.limit:
             header = _load(parts[0])
             if header.get("msg_type") in _COMMS:  # nothing of them is ever shown, so nothing is missing
                 return []

@@ -4,15 +4,17 @@ from collections.abc import Callable
 
 from interpreter.gateway_extension.bounding import Backlog, Parts, split
 from interpreter.gateway_extension.framing import cost
+from interpreter.gateway_extension.sharing import kept
 
-MAX_BYTES = 64 * 1024**2
-"""Beyond, only small messages are kept, up to the double. No run has so many results, errors and replies."""
 SMALL_BYTES = 65536
+MAX_BEYOND_BYTES = 4 * 1024**2
+"""So many bytes of small messages are kept beyond what else is, however much others have: no run ends with as many."""
 
 
 class ReplayBuffer(list[tuple[str, Parts]]):
     """The list that jupyter_server appends ``(channel, message parts)`` to, bounded by a `Backlog`.
 
+    Results, errors and replies, which it lets pass, are kept up to the double of its limit.
     ``watch`` sees each iopub message, as the connection of a client that is there does.
     """
 
@@ -26,7 +28,10 @@ class ReplayBuffer(list[tuple[str, Parts]]):
         self._sign = sign
         self._watch = watch
         self._backlog = backlog
-        self._bytes = 0
+        self._bytes = self._beyond = 0
+
+    def __del__(self) -> None:
+        kept.add(-self._bytes)
 
     def append(self, item: tuple[str, Parts]) -> None:
         channel, wire = item
@@ -43,7 +48,10 @@ class ReplayBuffer(list[tuple[str, Parts]]):
 
     def _keep(self, channel: str, wire: Parts) -> None:
         size = cost(map(len, wire))  # else those of empty parts would have none
-        if self._bytes > MAX_BYTES and (size > SMALL_BYTES or self._bytes > 2 * MAX_BYTES):
-            return
+        if self._bytes > 2 * self._backlog.limit:
+            if size > SMALL_BYTES or self._beyond > MAX_BEYOND_BYTES:
+                return
+            self._beyond += size
         self._bytes += size
+        kept.add(size)
         super().append((channel, wire))

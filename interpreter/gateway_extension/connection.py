@@ -16,6 +16,7 @@ from traitlets import Bool
 
 from interpreter.batches import BATCH_SUBPROTOCOL
 from interpreter.gateway_extension.bounding import Backlog, Bounds, bounded_reply, split
+from interpreter.gateway_extension.sharing import LITTLE_BYTES, kept
 from interpreter.gateway_extension.stream import KernelStream
 
 KERNEL_ENDED = 4404
@@ -129,6 +130,7 @@ class KernelConnection(ZMQChannelsWebsocketConnection):
                 self.disconnect()
                 self._put_back()
         if self._ready:
+            self._taken = None  # what was kept is sent now
             return
         nudging.result()
 
@@ -213,7 +215,10 @@ class KernelConnection(ZMQChannelsWebsocketConnection):
         return handler
 
     def _count_sent(self, sending: "asyncio.Future[None]", size: int) -> None:
+        kept.add(size)
+
         def sent(future: asyncio.Future[None]) -> None:
+            kept.add(-size)
             self._unsent_bytes -= size
             self._hold_kernel()
             if not future.cancelled():
@@ -247,7 +252,8 @@ class KernelConnection(ZMQChannelsWebsocketConnection):
 
     def _hold_kernel(self) -> None:
         """A kernel whose client does not keep up waits, if it says more than may be withheld."""
-        held = self._unsent_bytes > 2 * self._bounds.max_waiting_bytes and not self._gone.is_set()
+        unsent = self._unsent_bytes
+        held = unsent > LITTLE_BYTES and unsent > 2 * self._backlog.limit and not self._gone.is_set()
         if held is not self._held:
             self._held = held
             for stream in self.channels.values():

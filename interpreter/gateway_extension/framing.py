@@ -14,8 +14,6 @@ PART_BYTES = 128
 """What a part takes of memory beside its content."""
 MAX_PARTS = 4096
 """Of a message. The service takes no more of one either (`interpreter.messages`), and each takes time."""
-MAX_UNFINISHED_BYTES = 256 * 1024**2
-"""Of the messages of all kernels that are not whole yet. One that gets on is, soon."""
 SMALL_BYTES = 1024
 """Of a part. So much stays of a message that has to make room: headers are smaller."""
 MAX_COMMAND_BYTES = 4096
@@ -46,6 +44,11 @@ def left_out(part: bytes) -> int:
     """The size of what such a part stands for; 0 for any other."""
     number = part[len(LEFT_OUT) : -1]
     return int(number) if len(part) < 64 and part.startswith(LEFT_OUT) and number.isdigit() else 0
+
+
+def without_large(parts: list[bytes]) -> list[bytes]:
+    """The message without its large parts; a note stands for each."""
+    return [_note(len(part)) if len(part) > SMALL_BYTES else part for part in parts]
 
 
 def ready(socket_type: bytes, identity: bytes | None = None) -> bytes:
@@ -96,7 +99,7 @@ class Framing:
 
     def make_room(self) -> None:
         """Leaves out what is large of the present message."""
-        self._parts = [_note(len(part)) if len(part) > SMALL_BYTES else part for part in self._parts]
+        self._parts = without_large(self._parts)
         self._cost = cost(map(len, self._parts))
         if len(self._content) > MAX_COMMAND_BYTES:
             self._content = bytearray()
@@ -179,36 +182,6 @@ class Framing:
             messages.append((self._parts, self._cost))
             self._parts = []
             self._count = self._cost = self._untold = 0
-
-
-class Unfinished:
-    """Of the messages that are not whole yet, on all connections, those that began first make room for the others.
-
-    Else many kernels that each send a large half would fill the gateway's memory.
-    """
-
-    def __init__(self, max_bytes: int = MAX_UNFINISHED_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._held: dict[Framing, int] = {}  # of those that are not small, in the order in which they began
-        self._total = 0
-
-    def note(self, framing: Framing, *, is_new: bool) -> None:
-        """The framing took something; ``is_new``: its present message is another than before."""
-        held = framing.held
-        if is_new or held <= MAX_COMMAND_BYTES:
-            self.forget(framing)
-        if held <= MAX_COMMAND_BYTES:
-            return
-        self._total += held - self._held.get(framing, 0)
-        self._held[framing] = held
-        while self._total > self._max_bytes:
-            first = next(iter(self._held))
-            self.forget(first)
-            first.make_room()
-
-    def forget(self, framing: Framing) -> None:
-        """Its connection is over, or it has nothing large."""
-        self._total -= self._held.pop(framing, 0)
 
 
 def _note(size: int) -> bytes:

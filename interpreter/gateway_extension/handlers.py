@@ -28,6 +28,7 @@ from tornado.iostream import StreamClosedError
 from tornado.websocket import WebSocketClosedError
 
 from interpreter.batches import BATCH_SUBPROTOCOL, batch
+from interpreter.gateway_extension.causes import cause
 from interpreter.gateway_extension.manager import AllKernelsManager
 from interpreter.gateway_extension.sandbox.bubblewrap import EarlyDeathError
 
@@ -37,7 +38,7 @@ _FIELDS = frozenset({"name", "path", "env"})
 UNKNOWN_KERNELSPEC = "Unknown kernelspec"
 """``reason`` of the 400 for a kernelspec that the gateway does not have."""
 START_FAILED = "Kernel did not start"
-"""``reason`` of the 500 for a kernel that could not be started."""
+"""``reason`` of the 500 for a kernel that could not be started; the message is the cause."""
 
 
 class HeaderIdentityProvider(GatewayIdentityProvider):  # type: ignore[misc]
@@ -80,7 +81,7 @@ class GatewayHandlerMixin(web.RequestHandler):
 
 
 def write_error(handler: web.RequestHandler, status_code: int, **kwargs: Any) -> None:
-    """Answers ``{"reason", "message"}``; what went wrong inside is told to the log only.
+    """Answers ``{"reason", "message"}``; what went wrong inside is told to the log only, but for why no kernel started.
 
     How the kernel ended, if it did, is in ``interpreter``, as in the last status message of a kernel that died.
     """
@@ -89,7 +90,7 @@ def write_error(handler: web.RequestHandler, status_code: int, **kwargs: Any) ->
     message = "The gateway failed; its log says why." if status_code >= 500 else reason
     if isinstance(error, web.HTTPError):
         reason = error.reason or reason
-        if status_code < 500 and error.log_message:
+        if error.log_message and (status_code < 500 or reason == START_FAILED):
             message = error.log_message % error.args
     handler.set_status(status_code, reason)
     handler.set_header("Content-Type", "application/json")
@@ -139,9 +140,9 @@ class KernelsHandler(GatewayHandlerMixin, server_kernels.MainKernelHandler):  # 
             )
         except web.HTTPError:
             raise
-        except (OSError, RuntimeError, ValueError) as error:
+        except Exception as error:
             self.log.exception("kernel %s did not start", name)
-            raise web.HTTPError(500, reason=START_FAILED) from error
+            raise web.HTTPError(500, cause(error), reason=START_FAILED) from error
         self.set_status(201)
         self.set_header("Location", url_path_join(self.base_url, "api", "kernels", kernel_id))
         model = manager.kernel_model(kernel_id)

@@ -15,17 +15,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from interpreter.gateway_extension import descriptors
-from interpreter.gateway_extension.framing import GREETING, Framing, Message, ProtocolError, Unfinished
+from interpreter.gateway_extension.framing import GREETING, Framing, Message, ProtocolError
 from interpreter.gateway_extension.gate import Gate, Stopwatch
+from interpreter.gateway_extension.sharing import kept, unread
 
 LARGE_CHUNK = 128 * 1024
 """Bytes that are read at once of the content of one frame, which takes no time to speak of."""
 MAX_UNSENT_BYTES = 64 * 1024**2
 CHEAP_BYTES = 4096
 """So few are never costly, and to look at the clock would cost more."""
-
-
-_unfinished = Unfinished()
 
 
 class Outbox:
@@ -36,11 +34,11 @@ class Outbox:
         self._size = 0
 
     def put(self, message: bytes) -> bool:
-        """Whether there was room: who does not take `MAX_UNSENT_BYTES` has stopped reading."""
-        if self._size + len(message) > MAX_UNSENT_BYTES and self._waiting:
+        """Whether there was room: who does not take `MAX_UNSENT_BYTES`, or its part of what all have, reads no more."""
+        if self._waiting and self._size + len(message) > kept.limit(MAX_UNSENT_BYTES):
             return False
         self._waiting.append(message)
-        self._size += len(message)
+        self._count(len(message))
         return True
 
     def take(self) -> bytes | None:
@@ -48,13 +46,17 @@ class Outbox:
         if not self._waiting:
             return None
         message = self._waiting.popleft()
-        self._size -= len(message)
+        self._count(-len(message))
         return message
 
     def clear(self) -> None:
         """Forgets all."""
         self._waiting.clear()
-        self._size = 0
+        self._count(-self._size)
+
+    def _count(self, size: int) -> None:
+        self._size += size
+        kept.add(size)
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ class Link:
         if self._socket.fileno() < 0:
             return
         self._events = None
-        _unfinished.forget(self._framing)
+        unread.forget(self._framing)
         if not self._loop.is_closed():
             self._stop_reading()
             self._stop_writing()
@@ -146,7 +148,7 @@ class Link:
                 messages = framing.take(data)
         finally:
             self._gate.read(watch.seconds)
-        _unfinished.note(framing, is_new=bool(messages))
+        unread.note(framing, framing.held)
         if not was_ready and framing.is_greeted:
             self.write()
         return messages

@@ -11,9 +11,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from interpreter.gateway_extension.framing import SUBSCRIPTION, Framing, Message, framed, ready
+from interpreter.gateway_extension.framing import (
+    SUBSCRIPTION,
+    Framing,
+    Message,
+    cost,
+    framed,
+    ready,
+    without_large,
+)
 from interpreter.gateway_extension.gate import CHUNK, LARGE_BYTES, MANY_PARTS, Debt, Gate, Stopwatch, peace
 from interpreter.gateway_extension.link import CHEAP_BYTES, Events, Link, Outbox, connected
+from interpreter.gateway_extension.sharing import unread
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +68,7 @@ class KernelStream:
         self._unsent = Outbox()
         self._waiting: deque[Message] = deque()
         self._callback: Callback | None = None
-        self._hostile = self._closed = False
+        self._hostile = self._closed = self._held = False
         self._delivers: asyncio.TimerHandle | None = None
         self._link: Link | None = None
         self._losses = 0
@@ -75,7 +84,7 @@ class KernelStream:
         """Closes the connection; further calls do nothing."""
         self._closed = True
         self._callback = None
-        self._waiting.clear()
+        self._forget()
         if self._delivers is not None:
             self._delivers.cancel()
         self._hang_up()
@@ -112,18 +121,30 @@ class KernelStream:
                 break
         while self._waiting and self._callback is not None:
             self._deal(self._callback, *self._waiting.popleft())
+        self._note()
 
     def hold(self, held: bool) -> None:
-        """As `Gate.hold`."""
+        """While held nothing more is read, and nothing delivered of what came, but by `flush`."""
+        self._held = held
         self.gate.hold(held)
+        self._deliver_soon()
+
+    def make_room(self) -> None:
+        """Leaves out what is large of the messages that wait: whoever deals with them is told how much it was."""
+        messages, self._waiting = self._waiting, deque()
+        for parts, size in messages:
+            kept = without_large(parts)
+            left = cost(map(len, kept))
+            self._waiting.append((kept, left))
+            self.gate.came(left)
+            self.gate.took(size)
 
     def connect_again(self) -> None:
         """To a kernel that was restarted. What was not sent to the old one is dropped, and what of it still waits."""
         if self._closed:
             return
         self._hang_up()
-        self._unsent.clear()
-        self._waiting.clear()
+        self._forget()
         self._hostile, self._losses = False, 0
         self.gate.start_anew()
         self._connect()
@@ -169,14 +190,28 @@ class KernelStream:
         self._waiting += messages
         if self._delivers is None:
             self._deliver()
+        if self._waiting:
+            self._note()
+
+    def _note(self) -> None:
+        """Tells what waits here."""
+        unread.note(self, sum(size for _, size in self._waiting))
+
+    def _forget(self) -> None:
+        """What waits, in both directions, waits no more."""
+        self._unsent.clear()
+        self._waiting.clear()
+        unread.forget(self)
 
     def _deliver_soon(self) -> None:
-        if self._waiting and self._callback is not None and self._delivers is None:
+        ready = self._waiting and self._callback is not None and not self._held
+        if ready and self._delivers is None:
             self._delivers = self._loop.call_later(self._wait(), self._deliver_later)
 
     def _deliver_later(self) -> None:
         self._delivers = None
         self._deliver()
+        self._note()
 
     def _wait(self) -> float:
         """How long the next message has to wait yet, in seconds."""
@@ -185,7 +220,7 @@ class KernelStream:
     def _deliver(self) -> None:
         try:
             for _ in range(MAX_AT_ONCE):
-                if not self._waiting or self._callback is None or self._wait() > 0:
+                if not self._waiting or self._callback is None or self._held or self._wait() > 0:
                     break
                 parts, size = self._waiting.popleft()
                 self._deal(self._callback, parts, size)

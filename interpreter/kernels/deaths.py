@@ -6,7 +6,10 @@ Our own gateway extension tells it in the last status message of a kernel and in
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
+START_FAILED = "Kernel did not start"
+"""Our gateway's ``reason`` of a refusal whose message says why."""
 MAX_REASON = 300  # characters; ours are much shorter
 
 
@@ -41,15 +44,28 @@ def death_told(cause: object) -> KernelDeath:
 
 def find_death(body: bytes | None) -> KernelDeath | None:
     """The death that a refusal's body tells of, if it does."""
-    try:
-        told = json.loads(body or b"")
-    except (ValueError, RecursionError):
-        return None
-    cause = told.get("interpreter") if isinstance(told, dict) else None
+    cause = _object(body).get("interpreter")
     return death_told(cause) if isinstance(cause, dict) else None
+
+
+def find_start_failure(body: bytes | None) -> str | None:
+    """Why our own gateway could not start a kernel, as a sentence; None if the body of a refusal does not say so."""
+    told = _object(body)
+    cause = told.get("message")
+    if told.get("reason") != START_FAILED or not isinstance(cause, str) or not 0 < len(cause) <= MAX_REASON:
+        return None
+    return f"The gateway could not start the kernel: {cause.rstrip('.')}."
 
 
 def start_failure(death: KernelDeath) -> str:
     """What to tell of a kernel that died before it could be used."""
     advice = " kernel_memory_bytes is too small for it." if "out of memory" in death.sentence else ""
     return f"The kernel ended while it started. {death.sentence}{advice}"
+
+
+def _object(body: bytes | None) -> dict[str, Any]:
+    try:
+        told = json.loads(body or b"")
+    except (ValueError, RecursionError):
+        return {}
+    return told if isinstance(told, dict) else {}

@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import secrets
 import signal
 import socket
@@ -35,6 +36,8 @@ MAX_TEMPORARY = 20
 STABLE_AFTER = 60.0
 """Seconds after which a gateway that died counts as having run well, so that back-off begins anew."""
 _POLL_INTERVAL = 0.03
+_RECORD = re.compile(r"\[([DIWEC]) ")
+"""How a record of the gateway's log begins, as traitlets writes it."""
 _KEPT_VARIABLES = ("LANG", "LC_ALL", "PATH", "TZ")
 _PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -240,7 +243,7 @@ class EmbeddedGateway:
             self._log_reader.cancel()
 
     async def _read_log(self, stream: asyncio.StreamReader) -> None:
-        rest = b""
+        rest, level = b"", logging.DEBUG
         while chunk := await stream.read(65536):
             *lines, rest = (rest + chunk).split(b"\n")
             rest = rest[-65536:]
@@ -248,7 +251,8 @@ class EmbeddedGateway:
                 text = line.decode("utf-8", "replace").replace(self._token, "[token]").rstrip()
                 if text:
                     self._last_lines.append(text)
-                    log.debug("gateway: %s", text)
+                    level = _level(text, level)
+                    log.log(level, "gateway: %s", text)
 
     def _recent_log(self) -> str:
         return "\n".join(self._last_lines)
@@ -320,6 +324,14 @@ class EmbeddedGateway:
         return (
             beside if (beside / "share/jupyter/kernels/python3/kernel.json").is_file() else Path(sys.prefix)
         )
+
+
+def _level(line: str, before: int) -> int:
+    """At which level to log a line of the gateway's, which may go on with the record before: errors and tracebacks."""
+    begin = _RECORD.match(line)
+    if begin is None:
+        return before
+    return logging.ERROR if begin[1] == "E" else logging.DEBUG
 
 
 def _short_folder() -> str | None:

@@ -1,7 +1,7 @@
 """The gateway's REST API: the one module that knows it.
 
 Kernel Gateway and Jupyter Server speak the same (jupyter-server.readthedocs.io, "REST API"). A body
-that the gateway sends with an error is never passed on: it may hold a traceback.
+that the gateway sends with an error is never passed on, but what our own says: it may hold a traceback.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from tornado.httputil import HTTPHeaders
 
 from interpreter.errors import GatewayError, InterpreterError, InvalidRequestError
 from interpreter.kernels.background import Background
-from interpreter.kernels.deaths import GONE, KernelDeath, find_death, start_failure
+from interpreter.kernels.deaths import GONE, KernelDeath, find_death, find_start_failure, start_failure
 from interpreter.kernels.fetching import fetch
 from interpreter.kernels.refusals import CONNECT_ERRORS, connection_error, unauthorized_sentence
 from interpreter.kernels.scheme import other_scheme
@@ -357,7 +357,8 @@ class Gateway:
                 "is its base path in gateway_url?",
                 code="not_jupyter",
             )
-        return GatewayError(f"The gateway answered with status {response.code}.", code="gateway_failed")
+        told = find_start_failure(response.body) or f"The gateway answered with status {response.code}."
+        return GatewayError(told, code="gateway_failed")
 
 
 def _server_name(answer: JSON) -> str:

@@ -34,6 +34,7 @@ JOURNAL_MENDED = "journal_mended"
 SESSION_ENDED = "session_ended"
 SESSION_REMOVED = "session_removed"
 
+_SMALL_BODY = 4096  # bytes
 _MAC_PREFIX = b',"mac":"'
 _MAC_SUFFIX = b'"}\n'
 _TAIL_BYTES = len(_MAC_PREFIX) + 2 * MAC_BYTES + len(_MAC_SUFFIX)
@@ -117,6 +118,8 @@ def mac_of(line: bytes, *, previous: bytes, key: bytes) -> bytes:
 
 
 def _mac(key: bytes, previous: bytes, body: memoryview) -> bytes:
+    if len(body) <= _SMALL_BODY:
+        return hmac.digest(key, previous + body, "sha256")  # much faster, but of a copy
     mac = hmac.new(key, previous, "sha256")
     mac.update(body)
     return mac.digest()

@@ -19,6 +19,17 @@ TOKEN = "integration-test-token"
 _ADDRESS = re.compile(r"(http://[^\s/]+)/\?token=(\S+)")
 
 
+MAX_TOLD = 8000
+_logs: set[Path] = set()
+
+
+def logged_since(time: float) -> Iterator[tuple[Path, str]]:
+    """The ends of the logs of all services of this test session that have said something since."""
+    for path in sorted(_logs):
+        if path.exists() and path.stat().st_mtime >= time:
+            yield path, path.read_text(errors="replace")[-MAX_TOLD:]
+
+
 class ServiceProcess:
     """A running ``jupyter interpreter serve``."""
 
@@ -44,6 +55,7 @@ class ServiceProcess:
             **self._environment,
         }
         self.folder.mkdir(parents=True, exist_ok=True)
+        _logs.add(self.log_path)
         log = self.log_path.open("ab")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "interpreter", "serve"],

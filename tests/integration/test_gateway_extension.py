@@ -118,7 +118,9 @@ async def test_an_unknown_kernelspec_has_a_stable_reason_and_no_traceback(gatewa
 async def test_a_kernel_that_cannot_be_started_tells_nothing_of_the_inside(gateway: GatewayClient) -> None:
     reply = await gateway.ask("POST", "/api/kernels", {"name": "broken"})
     assert (reply.status, reply.json["reason"]) == (500, "Kernel did not start")
+    assert reply.json["message"].startswith("FileNotFoundError: No such file or directory")
     assert "/not/there" not in reply.text
+    assert "Traceback" not in reply.text
     assert (await gateway.ask("GET", "/api/kernels")).json == []
 
 

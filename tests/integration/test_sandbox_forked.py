@@ -5,6 +5,8 @@ from collections.abc import Iterator
 import pytest
 import sandbox_kit
 from test_sandbox_attacks import *  # noqa: F403
+from test_sandbox_crowds import *  # noqa: F403
+from test_sandbox_holdings import *  # noqa: F403
 from test_sandbox_life import *  # noqa: F403
 from test_sandbox_limits import *  # noqa: F403
 from test_sandbox_network import *  # noqa: F403

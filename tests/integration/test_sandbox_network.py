@@ -2,6 +2,8 @@
 
 import base64
 import hashlib
+import os
+import socketserver
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -112,6 +114,68 @@ def test_full_is_any_public_host_and_nothing_else(index: int) -> None:
         kernel.connect()
         kernel.run(FETCH)
         assert "not at a public" in kernel.run("print(fetch('http://10.0.0.1/'))")
+
+
+def test_a_long_list_of_hosts_is_taken(index: int) -> None:
+    """It is longer than what a pipe takes at once."""
+    others = [f"host-{number}.example.org" for number in range(4000)]
+    config = {"allowed_hosts": [*others, *hosts(index)["allowed_hosts"]]}
+    with boxed(config, env={"KERNEL_NETWORK": "allowlist"}) as kernel:
+        assert kernel.run(f"{FETCH}\nprint(fetch('http://localhost:{index}/'))") == "200\n"
+
+
+class Reader(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        while self.request.recv(1024 * 1024):
+            pass
+
+
+# Little work for who sends it, much for who takes it apart.
+CRUMBS = """
+import socket
+proxy = socket.create_connection(("127.0.0.1", 3128))
+proxy.sendall(b"POST http://127.0.0.1:{port}/ HTTP/1.1\\r\\nTransfer-Encoding: chunked\\r\\n\\r\\n")
+while True: proxy.sendall(b"1\\r\\nx\\r\\n" * 100_000)
+"""
+
+
+@pytest.mark.parametrize("group", [True, False], ids=["control group", "none"])
+def test_what_the_proxy_does_is_on_the_sessions_account(group: bool) -> None:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Reader) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        port = server.server_address[1]
+        config = {"use_cgroups": group, "cpu_seconds": 5, "allowed_hosts": [f"127.0.0.1:{port}"]}
+        with boxed(config, env={"KERNEL_NETWORK": "allowlist"}) as kernel:
+            kernel.start_run(CRUMBS.format(port=port))
+            assert kernel.wait_for_death(60) == "CPU time limit reached (5 s)"
+        server.shutdown()
+
+
+# Connections of three processes, each with a request that has no end yet.
+CROWD = """
+import os, socket, time
+read, write = os.pipe()
+for _ in range(3):
+    if os.fork() == 0:
+        kept = []
+        for _ in range(200):
+            kept.append(socket.socket())
+            kept[-1].setblocking(False)
+            kept[-1].connect_ex(("127.0.0.1", 3128))
+        os.write(write, b"x")
+        time.sleep(600)
+seen = b""
+while len(seen) < 3: seen += os.read(read, 3)
+"""
+
+
+def test_very_many_connections_are_nothing_to_a_neighbour(index: int) -> None:
+    policy = {"KERNEL_NETWORK": "allowlist"}
+    with boxed(hosts(index), env=policy) as hog, boxed(hosts(index), env=policy) as neighbour:
+        assert hog.run(CROWD) == ""
+        assert neighbour.run(f"{FETCH}\nprint(fetch('http://localhost:{index}/'))") == "200\n"
+        (proxy,) = hog.provisioner._sandbox._helpers
+        assert len(os.listdir(f"/proc/{proxy.pid}/fd")) < 100
 
 
 def test_a_policy_that_the_kernelspec_does_not_allow_is_refused() -> None:

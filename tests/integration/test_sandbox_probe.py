@@ -1,15 +1,19 @@
 """The sandbox knows whether it can work here, and says what to do when it can't."""
 
+import errno
 import json
+import os
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sandbox_kit import IS_ROOT, PROJECT, as_ordinary_user, boxed
 
 from interpreter.gateway_extension.sandbox import enforced_limits, probe
+from interpreter.gateway_extension.sandbox.probe import UID_RANGE
 
 HERE = Path(__file__).parent
 PROBE = [sys.executable, "-m", "interpreter.gateway_extension.sandbox"]
@@ -53,6 +57,20 @@ def test_it_works_here_and_says_what_enforces_each_limit() -> None:
     assert (result.reason, result.fix, result.seccomp) == (None, None, True)
     assert result.enforced == enforced_limits()
     assert result.as_json()["ok"] is True
+
+
+def test_what_failed_once_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process could be started, say, as the machine was busy: that is not for good."""
+
+    def busy(*_: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    uids = UID_RANGE[0] + 1, UID_RANGE[1]  # nobody else has asked for these
+    with monkeypatch.context() as patched:
+        patched.setattr(sys.modules[probe.__module__], "start_held", busy)
+        assert not probe(uids).ok
+    assert probe(uids).ok
+    assert probe(uids) is probe(uids)
 
 
 def test_the_limits_said_to_be_in_force_are_those_of_a_kernel() -> None:

@@ -231,6 +231,8 @@ HOGS = {
     "for _ in range(8): Process(target=spin).start()\nspin()",
     "processes": "import subprocess\nwhile True:\n    subprocess.Popen(['sleep', '60'])",
     "fork bomb": "import subprocess\nsubprocess.run(['bash', '-c', ':(){ :|:& };:; sleep 3'])",
+    "fork bomb of process sessions": "import subprocess\nsubprocess.run(['bash', '-c', '"
+    "b() { setsid bash -c b & setsid bash -c b & }; export -f b; b; sleep 3'])",
     "disk": FILL_DISK,
     "output": "while True: print('x' * 1000)",
 }
@@ -263,7 +265,8 @@ def test_neighbours_of_hogs_go_on_and_each_hog_gets_its_answer(
     assert "out of memory (limit 512 MiB)" in ended["shared memory"]["error"]["evalue"]
     assert ended["cpu"]["status"] == "timeout"
     assert seen("processes") == ("error", "BlockingIOError")
-    assert ended["fork bomb"]["status"] in ("ok", "error", "timeout", "kernel_died")
+    for name in ("fork bomb", "fork bomb of process sessions"):
+        assert ended[name]["status"] in ("ok", "error", "timeout", "kernel_died")
     assert ended["disk"]["status"] in ("error", "kernel_died")
     assert ended["disk"]["status"] == "kernel_died" or ended["disk"]["error"]["ename"] == "OSError"
     assert (ended["output"]["status"], ended["output"]["truncated"]) == ("timeout", True)

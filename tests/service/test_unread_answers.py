@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -104,6 +105,25 @@ async def test_unread_answers_of_one_token_are_bounded(jupyter: Front, kernel_id
     while (again := await jupyter.ask("GET", small)).code == 503:
         pass  # until the service has seen that they are gone
     assert again.code == 200
+
+
+async def test_a_run_whose_answer_has_no_room_is_found_later(jupyter: Front, kernel_id: str) -> None:
+    path = f"/api/contents/{kernel_id}/large.txt?content=1"
+    holders = [await Asker.ask(jupyter, path) for _ in range(2)]
+    assert [await holder.status() for holder in holders] == [200, 200]
+    code = {"code": "print " + "x" * (MB // 4)}
+    runs = f"/v1/sessions/{session_id_of(kernel_id)}/runs"
+    refused = await jupyter.ask("POST", runs, code, Content_Type="application/json")
+    assert (refused.code, refused.headers["Retry-After"]) == (503, "1")
+    told = json.loads(refused.body)["error"]["message"]
+    assert "max_held_bytes" in told
+    found = re.search(r"GET (/v1/runs/\S+)", told)
+    assert found is not None
+    for client in holders:
+        client.close()
+    while (again := await jupyter.ask("GET", found[1])).code == 503:
+        pass  # until the service has seen that they are gone
+    assert json.loads(again.body)["status"] == "ok"
 
 
 async def test_an_answer_ends_with_its_token(jupyter: Front, path: str) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from jupyter_client.session import DELIM
 
-from interpreter.gateway_extension import buffering
 from interpreter.gateway_extension.bounding import (
     Backlog,
     Bounds,
@@ -18,6 +17,7 @@ from interpreter.gateway_extension.bounding import (
     split,
 )
 from interpreter.gateway_extension.buffering import ReplayBuffer
+from interpreter.gateway_extension.sharing import LITTLE_BYTES, MAX_KEPT_BYTES
 from interpreter.jsontext import MAX_MEMBERS
 
 BOUNDS = Bounds(
@@ -295,9 +295,67 @@ def test_what_is_no_message_is_not_kept_for_an_absent_client(channel: str) -> No
     assert buffer == []
 
 
-def test_messages_of_empty_parts_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffering, "MAX_BYTES", 100_000)
+def test_messages_of_empty_parts_are_not_kept_for_ever() -> None:
     buffer = ReplayBuffer(Backlog(BOUNDS), lambda parts: b"signed")
     for _ in range(10_000):
         buffer.append(("shell", [DELIM, b"", b"", b"", b"", b""]))
-    assert len(buffer) < 1000
+    assert len(buffer) < 6000
+
+
+LARGE = Bounds()
+"""As the gateway has them."""
+
+
+def filled(count: int) -> list[ReplayBuffer]:
+    """Buffers of clients that are away, of kernels that send results, which always pass, as long as they are kept."""
+    buffers = [ReplayBuffer(Backlog(LARGE), lambda parts: b"signed") for _ in range(count)]
+    large = message("execute_result", {"data": {"text/plain": "x" * LITTLE_BYTES}})
+    for _ in range(100):
+        for buffer in buffers:
+            buffer.append(("iopub", [DELIM, b"signature", *large]))
+    return buffers
+
+
+def size(buffers: list[ReplayBuffer]) -> int:
+    return sum(len(part) for buffer in buffers for _, wire in buffer for part in wire)
+
+
+@pytest.mark.parametrize("count", [1, 8, 40])
+def test_what_is_kept_of_all_kernels_is_bounded_and_each_has_its_part(count: int) -> None:
+    late = Backlog(LARGE)  # of a kernel of which little waits
+    before = late.limit
+    buffers = filled(count)
+    assert size(buffers) < MAX_KEPT_BYTES + 4 * count * LITTLE_BYTES
+    assert min(map(len, buffers)) >= max(map(len, buffers)) - 1
+    assert late.admit(stream("x" * 500), LITTLE_BYTES) == [stream("x" * 500)]
+    del buffers
+    assert late.limit == before
+
+
+def test_what_is_withheld_because_all_have_much_is_counted_as_always() -> None:
+    backlog = Backlog(LARGE)
+    waiting = LARGE.max_waiting_bytes // 2
+    assert backlog.admit(stream("x"), waiting) == [stream("x")]
+    buffers = filled(40)
+    assert backlog.admit(stream("y" * 100), waiting) == []
+    assert backlog.limit >= LITTLE_BYTES
+    buffers.clear()
+    told, last = backlog.admit(stream("z"), waiting)
+    assert metadata(told)["interpreter_dropped_bytes"] > 100
+    assert last == stream("z")
+
+
+def test_what_ends_a_run_is_kept_though_others_have_much() -> None:
+    """Also if more was kept before they had; and the client waits for it."""
+    buffer = ReplayBuffer(Backlog(LARGE), lambda parts: b"signed")
+    wire = [DELIM, b"signature"]
+    for _ in range(10):
+        buffer.append(("iopub", [*wire, *stream("x" * LITTLE_BYTES)]))
+    others = filled(40)
+    buffer.append(("iopub", [*wire, *stream("withheld")]))
+    buffer.append(("shell", [*wire, *message("execute_reply", {"status": "ok"})]))
+    buffer.append(("iopub", [*wire, *message("status", {"execution_state": "idle"})]))
+    kinds = [json.loads(parts[2])["msg_type"] for _, parts in buffer]
+    assert kinds == ["stream"] * 10 + ["execute_reply", "stream", "status"]
+    assert metadata(buffer[-2][1][2:])["interpreter_dropped_bytes"] > 0
+    assert len(others) == 40

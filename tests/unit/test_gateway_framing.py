@@ -15,12 +15,12 @@ from interpreter.gateway_extension.framing import (
     PART_BYTES,
     Framing,
     ProtocolError,
-    Unfinished,
     cost,
     framed,
     left_out,
     ready,
 )
+from interpreter.gateway_extension.sharing import Unread
 
 READY = ready(b"ROUTER", b"")
 BEGIN = GREETING + READY
@@ -106,32 +106,35 @@ HALVES = {
 
 
 @pytest.mark.parametrize("kind", HALVES)
-def test_of_unfinished_messages_those_that_began_first_make_room(kind: str) -> None:
+def test_of_unfinished_messages_the_largest_make_room(kind: str) -> None:
     """All of one connection or of many; what is whole counts no more, and small parts stay."""
-    unfinished, sent = Unfinished(100_000), wire(HALVES[kind])
-    first, *others = (Framing(10**6) for _ in range(10))
+    unfinished, sent = Unread(100_000), wire(HALVES[kind])
+    little, first, *others = (Framing(10**6) for _ in range(11))
+    assert read(little, BEGIN + wire([b"head", b"x" * 9000])[:-10]) == []
+    unfinished.note(little, little.held)
     assert read(first, BEGIN + sent[:-10]) == []
-    unfinished.note(first, is_new=False)
+    unfinished.note(first, first.held)
     for other in others:
         assert read(other, BEGIN + sent[:-10]) == []
-        unfinished.note(other, is_new=False)
-        assert sum(one.held for one in (first, *others)) < 150_000
+        unfinished.note(other, other.held)
+        assert sum(one.held for one in (little, first, *others)) < 170_000
     [[head, *rest]] = read(first, sent[-10:])
     assert head == b"head"
     assert any(map(left_out, rest))
     assert sum(left_out(part) or len(part) for part in rest) == sum(map(len, HALVES[kind][1:]))
     for whole in ([HALVES[kind]] * 3, [[b"y" * 90_000]]):  # and so are the messages after it
         assert read(first, wire(*whole)) == whole
-        unfinished.note(first, is_new=True)
+        unfinished.note(first, first.held)
     assert read(others[-1], sent[-10:]) == [HALVES[kind]]
+    assert read(little, b"x" * 10) == [[b"head", b"x" * 9000]]
 
 
 def test_what_a_connection_that_is_over_held_counts_no_more() -> None:
-    unfinished = Unfinished(100_000)
+    unfinished = Unread(100_000)
     for _ in range(3):
         framing = Framing(10**6)
         read(framing, BEGIN + wire([b"x" * 80_000])[:-1])
-        unfinished.note(framing, is_new=False)
+        unfinished.note(framing, framing.held)
         unfinished.forget(framing)
         unfinished.forget(framing)
         assert framing.held > 70_000

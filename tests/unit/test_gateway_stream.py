@@ -16,10 +16,10 @@ import zmq
 import zmq.asyncio
 
 from interpreter.gateway_extension import descriptors, link
+from interpreter.gateway_extension import stream as streams
 from interpreter.gateway_extension.framing import (
     GREETING,
     MAX_PARTS,
-    Unfinished,
     framed,
     left_out,
     ready,
@@ -34,6 +34,7 @@ from interpreter.gateway_extension.gate import (
     Gate,
 )
 from interpreter.gateway_extension.link import MAX_UNSENT_BYTES
+from interpreter.gateway_extension.sharing import Unread, kept
 from interpreter.gateway_extension.stream import CONNECT_INTERVAL, MAX_AT_ONCE, KernelStream, Share
 
 MIB = 1024**2
@@ -275,6 +276,53 @@ async def test_while_a_stream_is_held_nothing_is_read(
     await late
 
 
+async def test_while_a_stream_is_held_nothing_is_delivered(tmp_path: Path) -> None:
+    """Not what came before, either: who holds it has too much."""
+    async with speaking_kernel(tmp_path) as (_, connection, stream):
+        heard = Heard()
+
+        def hold(parts: list[bytes]) -> None:
+            stream.hold(True)
+            heard.put_nowait(parts)
+
+        stream.on_recv(hold)
+        connection.send(GREETING + ready(b"ROUTER") + b"".join(framed([b"%d" % i]) for i in range(3)))
+        assert await heard.next() == [b"0"]
+        stream.on_recv(heard.put_nowait)
+        assert heard.empty()
+        stream.hold(False)
+        assert [await heard.next(), await heard.next()] == [[b"1"], [b"2"]]
+
+
+async def test_whole_messages_that_wait_make_room_for_those_of_other_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unread = Unread(MIB)
+    monkeypatch.setattr(link, "unread", unread)
+    monkeypatch.setattr(streams, "unread", unread)
+    loop, heard = asyncio.get_running_loop(), Heard()
+    sizes = {"little": MIB // 8, "most": MIB * 3 // 4, "much": MIB // 2}
+    begun = Heard()
+    connected = []
+    async with AsyncExitStack() as stack:
+        for name, size in sizes.items():
+            folder = tmp_path / name
+            folder.mkdir()
+            _, connection, stream = await stack.enter_async_context(speaking_kernel(folder))
+            connected.append(stream)
+            stream.on_recv(begun.put_nowait)
+            connection.send(GREETING + ready(b"ROUTER") + framed([b"begin"]))
+            await begun.next()
+            stream.stop_on_recv()
+            await loop.sock_sendall(connection, framed([name.encode(), b"x" * size]))
+            stream.flush()
+        for stream, (name, size) in zip(connected, sizes.items(), strict=True):
+            stream.on_recv(heard.put_nowait)
+            head, large = await heard.next()
+            assert head == name.encode()
+            assert left_out(large) == (size if name == "most" else 0)
+
+
 async def test_the_time_that_frames_take_is_measured(
     kernel: Kernel, stream: KernelStream, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -358,7 +406,7 @@ async def test_what_a_large_message_takes_where_it_goes_is_time_for_others(tmp_p
 async def test_the_halves_of_messages_that_kernels_send_are_not_all_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "_unfinished", Unfinished(MIB))
+    monkeypatch.setattr(link, "unread", Unread(MIB))
     loop, heard, sent = asyncio.get_running_loop(), Heard(), framed([b"head", b"x" * (MIB * 3 // 4)])
     connections = []
     async with AsyncExitStack() as stack:
@@ -511,6 +559,21 @@ async def test_a_kernel_that_does_not_read_is_sent_only_so_much(
         stream.send_multipart([b"now"])
         async with asyncio.timeout(TIMEOUT):
             assert await loop.sock_recv(connection, MIB) == framed([b"now"])
+
+
+async def test_what_waits_for_all_kernels_that_do_not_read_is_bounded(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        waiting = []
+        for name in range(10):
+            folder = tmp_path / str(name)
+            folder.mkdir()
+            waiting.append((await stack.enter_async_context(speaking_kernel(folder)))[2])
+        free = kept.limit(MAX_UNSENT_BYTES)
+        for _ in range(MAX_UNSENT_BYTES // (4 * MIB)):
+            for stream in waiting:
+                stream.send_multipart([b"x" * 4 * MIB])
+        assert MIB <= kept.limit(MAX_UNSENT_BYTES) < free // 2
+    assert kept.limit(MAX_UNSENT_BYTES) == free
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from interpreter.kernels.deaths import KernelDeath, death_told, find_death, start_failure
+from interpreter.kernels.deaths import KernelDeath, death_told, find_death, find_start_failure, start_failure
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,27 @@ def test_a_death_is_one_sentence(cause: object, sentence: str) -> None:
 )
 def test_a_refusal_without_a_death_tells_none(body: bytes | None) -> None:
     assert find_death(body) is None
+    assert find_start_failure(body) is None
+
+
+@pytest.mark.parametrize(
+    ("refusal", "sentence"),
+    [
+        (
+            {"reason": "Kernel did not start", "message": "all uids are in use"},
+            "The gateway could not start the kernel: all uids are in use.",
+        ),
+        ({"reason": "Internal Server Error", "message": "of another gateway"}, None),
+        ({"reason": "Kernel did not start", "message": "x" * 1000}, None),
+        ({"reason": "Kernel did not start", "message": ["x"]}, None),
+        ({"reason": "Kernel did not start"}, None),
+    ],
+    ids=["told", "other", "long", "nonsense", "missing"],
+)
+def test_why_a_kernel_did_not_start_is_told_by_our_own_gateway_only(
+    refusal: dict[str, object], sentence: str | None
+) -> None:
+    assert find_start_failure(json.dumps(refusal).encode()) == sentence
 
 
 def test_a_refusal_with_a_death_tells_it() -> None:

@@ -49,6 +49,14 @@ def test_a_disk_that_keeps_each_waiting_a_little_is_not_quick_either() -> None:
     assert not quick
 
 
+def test_a_single_slow_one_is_forgiven_where_a_little_is_much() -> None:
+    quick = Quickness(mean=0.0005)
+    for _ in range(2):
+        with quick:
+            time.sleep(0.02)
+        assert quick
+
+
 def test_a_slow_disk_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
     quick = Quickness()
     monkeypatch.setattr(quickness, "PAUSE", 0.0)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from interpreter.gateway_extension.sandbox.cgroups import ControlGroup, Parents, find_parents, sweep_groups
-from interpreter.gateway_extension.sandbox.folders import Instance, KernelFolder
+from interpreter.gateway_extension.sandbox.folders import Instance, KernelFolder, sweep
 from interpreter.gateway_extension.sandbox.limits import Limits
 from interpreter.gateway_extension.sandbox.probe import ADVICE, GENERAL_ADVICE, advice, enforced_limits
 from interpreter.gateway_extension.sandbox.removal import remove_tree
@@ -308,3 +308,22 @@ def test_each_known_failure_has_its_advice(reason: str, word: str) -> None:
 
 def test_an_unknown_failure_gets_the_general_advice() -> None:
     assert advice("something else") == GENERAL_ADVICE
+
+
+def test_what_other_gateways_remove_during_a_sweep_stops_no_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first start of a gateway sweeps, while others end kernels, or end themselves."""
+    (tmp_path / "jks-gone-1").symlink_to(tmp_path / "nowhere")  # listed, but not there when it is looked at
+    sweep_groups(Parents(1, {"memory": tmp_path}), ["dead"])
+    (tmp_path / "jks-gone-1").unlink()
+    other = tmp_path / "other"
+    other.mkdir()
+
+    def is_dir(path: Path) -> bool:
+        if path == other:
+            path.rmdir()
+        return True
+
+    monkeypatch.setattr(Path, "is_dir", is_dir)
+    assert sweep(tmp_path) == []

@@ -2,13 +2,14 @@
 
 import asyncio
 import ipaddress
+import resource
 import socket
 
 import pytest
+from proxy_kit import running
 
 from interpreter.gateway_extension.sandbox.proxy import (
     Policy,
-    Proxy,
     RefusedError,
     Rule,
     is_local,
@@ -48,6 +49,8 @@ def allows(rules: Policy, host: str, port: int) -> bool:
         ("*.pypi.org", "evilpypi.org", 443, False),
         ("10.0.0.0/8", "10.1.2.3", 443, True),
         ("10.0.0.0/8", "11.1.2.3", 443, False),
+        ("*.3.4", "1.2.3.4", 443, False),
+        ("xn--bcher-kva.example", "xn--bcher-kva.example", 443, True),
         ("[::1]:80", "::1", 80, True),
         ("127.0.0.1", "::ffff:127.0.0.1", 80, True),
     ],
@@ -57,8 +60,12 @@ def test_only_listed_hosts_and_ports(entry: str, host: str, port: int, allowed: 
 
 
 @pytest.mark.parametrize(
-    "entry", ["", "http://pypi.org", "pypi.org/simple", "*", "a b", "pypi.org:0", "pypi.org:x", "*.", "a..b"]
-)
+    "entry",
+    [
+        "", "http://pypi.org", "pypi.org/simple", "*", "a b", "pypi.org:0", "pypi.org:x", "*.", "a..b", "[]", "[::1]x",
+        "bücher.example", "pypi。org", "ｐｙｐｉ.org", "pуpi.org",
+    ],
+)  # fmt: skip
 def test_an_entry_that_is_no_host_is_an_error(entry: str) -> None:
     with pytest.raises(ValueError, match="not a"):
         Rule.parse(entry)
@@ -89,6 +96,16 @@ def test_public_addresses_pass(address: str) -> None:
 
 def test_the_hosts_own_address_is_known() -> None:
     assert is_local(ipaddress.ip_address("127.0.0.1"))
+
+
+def test_an_address_is_the_hosts_own_when_it_can_not_be_told() -> None:
+    _, hard = limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))  # as if all descriptors were in use
+    try:
+        with pytest.raises(RefusedError):
+            policy(public=True).check_address(ipaddress.ip_address("1.1.1.1"), 443, "some.host")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 async def test_a_listed_name_at_a_private_address_needs_that_address_listed() -> None:
@@ -236,9 +253,8 @@ def test_chunks_are_of_http_1_1_only() -> None:
 
 
 async def ask(rules: Policy, request: bytes) -> bytes:
-    server = await asyncio.start_server(Proxy(rules).serve, "127.0.0.1", 0)
-    async with server:
-        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    async with running(rules) as address:
+        reader, writer = await asyncio.open_connection(*address)
         writer.write(request)
         answer = await reader.read()
         writer.close()
@@ -269,9 +285,8 @@ async def test_a_tunnel_carries_bytes_both_ways() -> None:
     host = await asyncio.start_server(shout, "127.0.0.1", 0)
     async with host:
         port = host.sockets[0].getsockname()[1]
-        server = await asyncio.start_server(Proxy(policy(f"127.0.0.1:{port}")).serve, "127.0.0.1", 0)
-        async with server:
-            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        async with running(policy(f"127.0.0.1:{port}")) as address:
+            reader, writer = await asyncio.open_connection(*address)
             writer.write(f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\n\r\n".encode())
             assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
             writer.write(b"quiet")

@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from proxy_kit import running
 
-from interpreter.gateway_extension.sandbox.proxy import Policy, Proxy, Rule, is_public
+from interpreter.gateway_extension.sandbox.proxy import Policy, Rule, is_public
 
 PATIENCE = 60.0
 ANSWER = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhello"
@@ -48,8 +49,8 @@ async def proxied(host: Host) -> AsyncIterator[tuple[asyncio.StreamReader, async
     async with asyncio.timeout(PATIENCE), await asyncio.start_server(host.serve, "127.0.0.1", 0) as server:
         host.port = server.sockets[0].getsockname()[1]
         policy = Policy((Rule.parse(f"127.0.0.1:{host.port}"),), public=False)
-        async with await asyncio.start_server(Proxy(policy).serve, "127.0.0.1", 0) as proxy:
-            reader, writer = await asyncio.open_connection(*proxy.sockets[0].getsockname())
+        async with running(policy) as address:
+            reader, writer = await asyncio.open_connection(*address)
             try:
                 yield reader, writer
             finally:

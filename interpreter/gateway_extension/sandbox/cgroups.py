@@ -213,12 +213,14 @@ def _remove_group(folder: Path) -> None:
 def sweep_groups(parents: Parents, instances: list[str]) -> None:
     """Remove the groups of gateways that died (their kernels died with them), and old empty ones.
 
-    Not new ones that are empty: another gateway may be about to fill them.
+    Not new ones that are empty: another gateway may be about to fill them. Nor does it matter if one is gone before
+    it was looked at: other gateways remove theirs meanwhile.
     """
     for folder in set(parents.folders.values()):
         for group in folder.glob(f"{PREFIX}*"):
             if any(group.name.startswith(f"{PREFIX}{name}-") for name in instances):
                 _remove_group(group)
-            elif time.time() - group.stat().st_mtime > OLD:
-                with contextlib.suppress(OSError):
+                continue
+            with contextlib.suppress(OSError):
+                if time.time() - group.stat().st_mtime > OLD:
                     group.rmdir()

@@ -161,7 +161,9 @@ def sweep(runtime_dir: Path) -> list[str]:
     """Remove folders of processes that no longer live; their names."""
     dead = []
     for path in runtime_dir.iterdir():
-        fd = _try_lock(path) if path.is_dir() and not path.is_symlink() else None
+        fd = None
+        with contextlib.suppress(FileNotFoundError):  # removed meanwhile by the gateway that it was of
+            fd = _try_lock(path) if path.is_dir() and not path.is_symlink() else None
         if fd is not None:
             with contextlib.suppress(OSError):  # one that can't be removed must not stop every start
                 remove_tree(path)

@@ -32,12 +32,21 @@ class Helper:
         self._process.stdin.write(json.dumps(plan).encode() + b"\n")
         self._process.stdin.flush()
 
+    @property
+    def pid(self) -> int:
+        """Its process id, its own until `stop` has returned."""
+        return self._process.pid
+
     def wait_until_ready(self) -> None:
         """Wait for it to have entered the sandbox's network. Raises `SandboxError`."""
         stdout = self._process.stdout
         assert stdout is not None
-        if not is_readable(stdout.fileno(), START_TIMEOUT) or stdout.readline() != b"ready\n":
-            raise SandboxError(f"the network {self._name} of this kernel did not start")
+        if not is_readable(stdout.fileno(), START_TIMEOUT):
+            raise SandboxError(f"the network {self._name} of this kernel did not start in time")
+        told = stdout.readline()
+        if told != b"ready\n":
+            cause = told.decode(errors="replace").strip() or f"exit code {self._process.wait(START_TIMEOUT)}"
+            raise SandboxError(f"the network {self._name} of this kernel did not start ({cause})")
 
     def stop(self) -> None:
         """End it and wait for its end."""

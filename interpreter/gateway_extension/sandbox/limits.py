@@ -103,8 +103,8 @@ class Limits:
         return pairs
 
     def process_rlimits(self) -> list[tuple[int, int]]:
-        """For a process in a user namespace of the sandbox's own, where this counts the sandbox only."""
-        return [(resource.RLIMIT_NPROC, self.max_processes)]
+        """For a process in a user namespace of the sandbox's own, where these count the sandbox only."""
+        return [(resource.RLIMIT_NPROC, self.max_processes), (resource.RLIMIT_SIGPENDING, MAX_TIMERS)]
 
     def threads(self) -> int | None:
         """How many threads numeric libraries should start; None: leave it to them."""

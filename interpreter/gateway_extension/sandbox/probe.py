@@ -1,9 +1,9 @@
 """Can kernels be put into a sandbox here, and which limits hold? ``python -m …sandbox`` prints it."""
 
 import contextlib
-import functools
 import os
 import subprocess
+import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -52,6 +52,10 @@ GENERAL_ADVICE = (
 )
 
 
+_probing = threading.Lock()
+_worked: "dict[tuple[int, int], Probe]" = {}
+
+
 @dataclass(frozen=True, slots=True)
 class Probe:
     """Whether the sandbox works here, why not, what to do; and what enforces each limit."""
@@ -91,12 +95,22 @@ def enforced_limits(parents: Parents | None = None) -> dict[str, str]:
     }
 
 
-@functools.cache
 def probe(uid_range: tuple[int, int] = UID_RANGE) -> Probe:
-    """Make a sandbox around ``true``, the same way as for a kernel (about 50 ms; done once).
+    """Make a sandbox around ``true``, the same way as for a kernel (about 50 ms; once it works it is not done again).
 
+    What failed is tried again when next asked for: a machine that was busy, say, is not for good.
     ``uid_range``: of kernels, when we are root. Raises ValueError for one that holds no plain uids.
     """
+    with _probing:
+        found = _worked.get(uid_range)
+        if found is None:
+            found = _probe(uid_range)
+            if found.ok:
+                _worked[uid_range] = found
+        return found
+
+
+def _probe(uid_range: tuple[int, int]) -> Probe:
     enforced = enforced_limits()
     try:
         seccomp_filter()

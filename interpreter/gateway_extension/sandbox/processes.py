@@ -2,14 +2,13 @@
 
 import contextlib
 import ctypes
-import functools
+import itertools
 import os
 import resource
 import select
 from collections.abc import Iterator
 
 MAX_PROCESSES = 4096  # a look never takes longer than this, whatever a fork bomb does
-MAX_OPEN_FILES = 4096
 _READ_BYTES = 16 * 1024
 _TICKS = os.sysconf("SC_CLK_TCK")
 _SETRESUID = {"x86_64": 117, "aarch64": 147}
@@ -22,16 +21,26 @@ def tree(*roots: int) -> list[int]:
 
     A kernel that was forked into the sandbox is no descendant, and so a second root.
     """
-    found: list[int] = []
+    return [pid for pid, _ in itertools.islice(walk(*roots), MAX_PROCESSES)]
+
+
+def walk(*roots: int) -> Iterator[tuple[int, list[int]]]:
+    """The same, one process at a time, each with its threads."""
     waiting = [*roots]
-    while waiting and len(found) < MAX_PROCESSES:
+    while waiting:
         pid = waiting.pop()
-        found.append(pid)
+        threads: list[int] = []
         with contextlib.suppress(OSError):
-            for task in os.listdir(f"/proc/{pid}/task"):
-                with contextlib.suppress(OSError):
-                    waiting.extend(map(int, read(f"/proc/{pid}/task/{task}/children").split()))
-    return found
+            threads = [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+        yield pid, threads
+        for thread in threads:
+            waiting.extend(_children(pid, thread))
+
+
+def _children(pid: int, thread: int) -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(child) for child in read(f"/proc/{pid}/task/{thread}/children").split()]
+    return []
 
 
 def read(path: str) -> bytes:
@@ -53,58 +62,63 @@ def cpu_seconds(pids: list[int]) -> float:
     return ticks / _TICKS
 
 
-def memory_exceeds(pids: list[int], init: int, limit: int) -> bool:
-    """Whether the sandbox holds more memory than ``limit``: its processes, memory files and tmpfs.
+def memory_exceeds(pids: list[int], init: int, limit: int, *, unnamed: int) -> bool:
+    """Whether the sandbox holds more memory than ``limit``: its processes, their page tables, tmpfs, other files.
 
     Resident sizes count what processes share (after a fork, nearly all) once for each. They are read
-    fast; only when their sum is too large the exact, slower shares decide.
+    fast; only when their sum is too large the exact, slower shares decide. ``unnamed``: memory of files
+    that have no name.
     """
-    unmapped = tmpfs_bytes(init) + unlinked_bytes(pids, None)
-    for name, words in (("status", ("RssAnon:", "RssShmem:")), ("smaps_rollup", ("Pss_Anon:", "Pss_Shmem:"))):
-        anonymous, shared = (_sum_kilobytes(pids, name, word) for word in words)
-        if anonymous + max(shared, unmapped) <= limit:
+    unmapped = tmpfs_bytes(init) + unnamed
+    if unmapped > limit:
+        return True
+    tables = 0
+    for name, words in (
+        ("status", ("RssAnon:", "RssShmem:", "VmPTE:")),
+        ("smaps_rollup", ("Pss_Anon:", "Pss_Shmem:")),
+    ):
+        anonymous, shared, *more = _sum_kilobytes(pids, name, words)
+        tables += sum(more)
+        if anonymous + tables + max(shared, unmapped) <= limit:
             return False
     return True
 
 
-def _sum_kilobytes(pids: list[int], name: str, word: str) -> int:
-    total = 0
+def _sum_kilobytes(pids: list[int], name: str, words: tuple[str, ...]) -> list[int]:
+    totals = dict.fromkeys(words, 0)
     for pid in pids:
-        with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/{name}") as file:
-            total += sum(int(line.split()[1]) for line in file if line.startswith(word))
-    return total * 1024
+        with contextlib.suppress(OSError, ValueError):
+            for line in _read_living(pid, name).decode(errors="replace").splitlines():
+                word, *values = line.split()
+                if word in totals:
+                    totals[word] += int(values[0])
+    return [total * 1024 for total in totals.values()]
 
 
-def unlinked_bytes(pids: list[int], devices: set[int] | None) -> int:
-    """Space of files that are open but have no name, on the given file systems; None: in memory."""
-    wanted = _memory_devices() if devices is None else devices
-    sizes: dict[tuple[int, int], int] = {}
-    for pid in pids:
-        for status in _open_files(pid):
-            if status.st_nlink == 0 and status.st_dev in wanted:
-                sizes[status.st_dev, status.st_ino] = status.st_blocks * 512
-    return sum(sizes.values())
+def _read_living(pid: int, name: str) -> bytes:
+    """What a process has, which its first thread no longer tells when that ended before others."""
+    with contextlib.suppress(ProcessLookupError):
+        text = read(f"/proc/{pid}/{name}")
+        if text and b"\nState:\tZ" not in text:
+            return text
+    return read(f"{living(pid)}/{name}")
 
 
-def _open_files(pid: int) -> Iterator[os.stat_result]:
+def living(pid: int) -> str:
+    """Where to read about a process: in the folder of a thread of it that has not ended."""
+    folder = f"/proc/{pid}"
     with contextlib.suppress(OSError):
-        folder = os.open(f"/proc/{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            for name in os.listdir(folder)[:MAX_OPEN_FILES]:
-                with contextlib.suppress(OSError):
-                    yield os.stat(name, dir_fd=folder)
-        finally:
-            os.close(folder)
+        if not _has_ended(folder):
+            return folder
+        for task in os.listdir(f"{folder}/task"):
+            with contextlib.suppress(OSError):
+                if not _has_ended(f"{folder}/task/{task}"):
+                    return f"{folder}/task/{task}"
+    return folder
 
 
-@functools.cache
-def _memory_devices() -> frozenset[int]:
-    """The file system that the kernel keeps memfd_create's files on."""
-    fd = os.memfd_create("probe")
-    try:
-        return frozenset({os.fstat(fd).st_dev})
-    finally:
-        os.close(fd)
+def _has_ended(folder: str) -> bool:
+    return read(f"{folder}/statm").startswith(b"0 ")
 
 
 def tmpfs_bytes(init: int) -> int:
@@ -136,11 +150,12 @@ def set_file_size(pids: list[int], size: int, uid: int) -> None:
                 resource.prlimit(pid, resource.RLIMIT_FSIZE, (value, hard))
 
 
-def set_process_limit(init: int, count: int) -> None:
-    """Let the sandbox's user namespace hold ``count`` processes and threads. Raises OSError."""
-    _, hard = resource.prlimit(init, resource.RLIMIT_NPROC)
-    value = count if hard == resource.RLIM_INFINITY else min(count, hard)
-    resource.prlimit(init, resource.RLIMIT_NPROC, (value, value))
+def set_limits(pid: int, limits: list[tuple[int, int]]) -> None:
+    """Set what a process may use at most, and all that it starts from now on. Raises OSError."""
+    for kind, most in limits:
+        _, hard = resource.prlimit(pid, kind)
+        value = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.prlimit(pid, kind, (value, value))
 
 
 @contextlib.contextmanager

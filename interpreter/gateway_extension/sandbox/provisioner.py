@@ -145,7 +145,8 @@ class BubblewrapProvisioner(SandboxOptions):
             self._kernel_file(place).chmod(0o640)
         self._starts += 1
         try:
-            probed = await asyncio.to_thread(probe, tuple(self.uid_range))
+            first, last = self.uid_range
+            probed = await asyncio.to_thread(probe, (first, last))
             if not probed.ok:
                 raise SandboxUnavailableError(probed.reason or "the sandbox does not work here")
             await self._fork_or_start(self._box(cmd, place, kwargs["env"], proc=probed.proc), place, relayed)

@@ -15,6 +15,7 @@ import concurrent.futures.thread
 import contextlib
 import ctypes
 import encodings.idna
+import errno
 import fcntl
 import ipaddress
 import json
@@ -27,12 +28,12 @@ from dataclasses import dataclass
 # Imported on first use else, when the plain user may not be able to read the standard library any more.
 LOADED_EARLY = (concurrent.futures.thread, encodings.idna)
 
-PORT = 3128
-DEFAULT_PORTS = (80, 443)
-MAX_HEAD, MAX_CONNECTIONS = 32 * 1024, 64
-CONNECT_TIMEOUT, IDLE_TIMEOUT = 20.0, 300.0
-NS_GET_USERNS = 0xB701
-CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
+PORT, DEFAULT_PORTS = 3128, (80, 443)
+MAX_HEAD, MAX_CONNECTIONS, SOCKET_BUFFER = 32 * 1024, 64, 256 * 1024
+# The last is how long the place of a connection stays taken after its end. For a minute the host goes without the
+# port that it went out by, and all sessions share its ports towards one server: none must take them all.
+CONNECT_TIMEOUT, IDLE_TIMEOUT, PLACE_TIME = 20.0, 300.0, 4.0
+NS_GET_USERNS, CLONE_NEWUSER, CLONE_NEWNET = 0xB701, 0x10000000, 0x40000000
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -45,6 +46,8 @@ REFUSED_NETWORKS: tuple[Network, ...] = tuple(map(ipaddress.ip_network, (
     "192.88.99.0/24", "168.63.129.16/32",
 )))  # fmt: skip
 
+_ENTRY = re.compile(r"(?:\[(.*)\]|([^:]*|.*:.*:.*))(?::([0-9]+))?")
+_LISTED_NAME = re.compile(r"(?:\*\.)?[0-9a-z-]+(?:\.[0-9a-z-]+)*")  # else as xn--…, as it is asked for
 # What two programs could read in different ways is refused, not repaired: only what these match whole is sent on.
 _NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _REQUEST_LINE = re.compile(rf"({_NAME}) ([!-~]+) HTTP/1\.([01])".encode())
@@ -72,36 +75,26 @@ class Rule:
     @classmethod
     def parse(cls, entry: str) -> "Rule":
         """Read ``host``, ``*.host``, ``10.0.0.0/8`` or ``[::1]:80``. Raises ValueError."""
-        text, port = entry.strip().lower(), None
-        if text.startswith("["):
-            text, _, rest = text[1:].partition("]")
-            port = _port(rest[1:]) if rest.startswith(":") else None
-        elif text.count(":") == 1:
-            text, _, rest = text.partition(":")
-            port = _port(rest)
-        ports = DEFAULT_PORTS if port is None else (port,)
+        parts = _ENTRY.fullmatch(entry.strip().lower())
+        text = (parts[1] or parts[2] or "") if parts else ""
+        ports = (_port(parts[3]),) if parts and parts[3] else DEFAULT_PORTS
         with contextlib.suppress(ValueError):
             return cls("", ipaddress.ip_network(text, strict=False), ports)
         text = text.rstrip(".")
-        plain = text.removeprefix("*.")
-        if not plain or not all(part and part.replace("-", "a").isalnum() for part in plain.split(".")):
+        if not _LISTED_NAME.fullmatch(text):
             raise ValueError(f"not a host name or address: {entry!r}")
         return cls(text, None, ports)
 
     def names(self, host: str, port: int) -> bool:
         """Whether the rule allows this host name (or literal address) and port."""
-        if self.network is not None:
-            return (address := _literal(host)) is not None and self.covers(address, port)
+        if (address := _literal(host)) is not None:
+            return self.covers(address, port)
         named = host == self.name or (self.name.startswith("*.") and host.endswith(self.name[1:]))
         return named and port in self.ports
 
     def covers(self, address: Address, port: int) -> bool:
         """Whether the rule lists this very address and port."""
-        return self.network is not None and port in self.ports and _contains(self.network, address)
-
-
-def _contains(network: Network, address: Address) -> bool:
-    return network.version == address.version and address in network
+        return self.network is not None and port in self.ports and address in self.network
 
 
 def _port(text: str) -> int:
@@ -112,9 +105,8 @@ def _port(text: str) -> int:
 
 def _literal(host: str) -> Address | None:
     with contextlib.suppress(ValueError):
-        address = ipaddress.ip_address(host)
-        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-        return mapped or address
+        address: Address = ipaddress.ip_address(host)
+        return getattr(address, "ipv4_mapped", None) or address
     return None
 
 
@@ -140,34 +132,30 @@ class Policy:
 
 def is_public(address: Address) -> bool:
     """Whether an address belongs to the open internet."""
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        return is_public(address.ipv4_mapped)
-    if any(_contains(network, address) for network in REFUSED_NETWORKS):
+    address = getattr(address, "ipv4_mapped", None) or address
+    if any(address in network for network in REFUSED_NETWORKS):
         return False
     return address.is_global and not address.is_multicast and not address.is_reserved
 
 
 def is_local(address: Address) -> bool:
-    """Whether an address is one of this host's own (only those can be bound)."""
+    """Whether an address is one of this host's own: only those can be bound. When in doubt, it is."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.bind((str(address), 0))
-        return True
-    return False
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((str(address), 0))
+    except OSError as error:
+        return error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+    return True
 
 
 async def resolve(policy: Policy, host: str, port: int) -> tuple[int, str]:
     """(family, address) to connect to; every address of the name must be allowed, or it is refused."""
-    literal = _literal(host)
-    if literal is not None:
-        found = [literal]
-    else:
-        loop = asyncio.get_running_loop()
-        try:
-            infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:
-            raise RefusedError(f"The host name {host} can't be resolved.") from error
-        found = [address for info in infos if (address := _literal(str(info[4][0]))) is not None]
+    try:
+        infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError, RuntimeError) as error:  # the last: no thread can be started for it
+        raise RefusedError(f"The host name {host} can't be resolved.") from error
+    found = [address for info in infos if (address := _literal(str(info[4][0]))) is not None]
     for address in found:
         policy.check_address(address, port, host)
     first = min(found, key=lambda address: address.version)
@@ -188,9 +176,8 @@ def parse_head(head: bytes) -> tuple[str, str, int, bytes]:
         return method, host, port, b""
     path = url["path"] or "/"
     first = f"{method} {path if path.startswith('/') else '/' + path} HTTP/1.1"
-    lines = [first, f"Host: {url['authority']}", "Connection: close"]
-    kept = _headers(rest, chunks=parts[3] == b"1")
-    return method, host, port, b"\r\n".join([*(line.encode("ascii") for line in lines), *kept, b"", b""])
+    ours = f"{first}\r\nHost: {url['authority']}\r\nConnection: close".encode("ascii")
+    return method, host, port, b"\r\n".join([ours, *_headers(rest, chunks=parts[3] == b"1"), b"", b""])
 
 
 def _host(text: str) -> str:
@@ -229,23 +216,37 @@ class Proxy:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._free = asyncio.Semaphore(MAX_CONNECTIONS)
+        self._accepting = asyncio.Lock()
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def run(self, listener: socket.socket) -> None:
+        """Serve who connects, for good. Who finds no place waits in the sandbox: nothing here is spent on them."""
+        listener.setblocking(False)
+        async with asyncio.TaskGroup() as places:
+            for _ in range(MAX_CONNECTIONS):
+                places.create_task(self._serve_in_turn(listener))
+
+    async def _serve_in_turn(self, listener: socket.socket) -> None:
+        while True:
+            with contextlib.suppress(Exception):  # what goes wrong with one client is nothing to the others
+                async with self._accepting:
+                    client, _ = await asyncio.get_running_loop().sock_accept(listener)
+                await self._serve(*await asyncio.open_connection(sock=client, limit=MAX_HEAD))
+            await asyncio.sleep(PLACE_TIME)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One client connection, from its first byte to its end."""
-        async with self._free:
-            try:
-                await self._answer(reader, writer)
-            except RefusedError as refusal:
-                await _reply(writer, "403 Forbidden", str(refusal))
-            except (ValueError, UnicodeError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-                await _reply(writer, "400 Bad Request", "This is an HTTP proxy.")
-            except TimeoutError:
-                await _reply(writer, "504 Gateway Timeout", "The host did not answer in time.")
-            except OSError:
-                await _reply(writer, "502 Bad Gateway", "The host can't be reached.")
-            finally:
-                await _close(writer)
+        try:
+            await self._answer(reader, writer)
+        except RefusedError as refusal:
+            await _reply(writer, "403 Forbidden", str(refusal))
+        except (ValueError, UnicodeError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            await _reply(writer, "400 Bad Request", "This is an HTTP proxy.")
+        except TimeoutError:
+            await _reply(writer, "504 Gateway Timeout", "The host did not answer in time.")
+        except OSError:
+            await _reply(writer, "502 Bad Gateway", "The host can't be reached.")
+        finally:
+            await _close(writer)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with asyncio.timeout(CONNECT_TIMEOUT):
@@ -255,6 +256,9 @@ class Proxy:
             family, address = await resolve(self._policy, host, port)
             up_reader, up_writer = await asyncio.open_connection(address, port, family=family)
         try:
+            for end in (writer, up_writer):  # the host has one amount for all of what they would grow to
+                for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+                    end.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER)
             async with asyncio.timeout(IDLE_TIMEOUT) as idle, asyncio.TaskGroup() as group:
                 out, back = Way(reader, up_writer, idle), Way(up_reader, writer, idle)
                 if tunnel := method == "CONNECT":
@@ -332,27 +336,27 @@ async def _reply(writer: asyncio.StreamWriter, status: str, text: str) -> None:
 
 async def _close(writer: asyncio.StreamWriter) -> None:
     writer.close()
-    with contextlib.suppress(OSError):
-        await writer.wait_closed()
+    try:
+        async with asyncio.timeout(IDLE_TIMEOUT):
+            await writer.wait_closed()
+    except OSError:  # as a timeout is: nobody takes what is left to be sent
+        writer.transport.abort()
 
 
 def listen_inside(pid: int, port: int) -> socket.socket:
     """A socket that listens on the loopback of the sandbox that ``pid`` is in."""
     ours, theirs = socket.socketpair()
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            _enter(pid)
-            with socket.create_server(("127.0.0.1", port), backlog=MAX_CONNECTIONS) as server:
-                socket.send_fds(theirs, [b"x"], [server.fileno()])
-            status = 0
-        finally:
-            os._exit(status)
-    theirs.close()
-    _, fds, _, _ = socket.recv_fds(ours, 1, 1)
-    ours.close()
-    os.waitpid(child, 0)
+    with ours, theirs:
+        if (child := os.fork()) == 0:
+            try:
+                _enter(pid)
+                with socket.create_server(("127.0.0.1", port), backlog=MAX_CONNECTIONS) as server:
+                    socket.send_fds(theirs, [b"x"], [server.fileno()])
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        theirs.close()
+        _, fds, _, _ = socket.recv_fds(ours, 1, 1)
     if not fds:
         raise OSError("the sandbox's network can't be entered")
     return socket.socket(fileno=fds[0])
@@ -370,19 +374,15 @@ def _enter(pid: int) -> None:
 
 
 async def _serve(listener: socket.socket, policy: Policy) -> None:
-    proxy = Proxy(policy)
-    server = await asyncio.start_server(proxy.serve, sock=listener, limit=MAX_HEAD)
-    async with server:
-        print("ready", flush=True)  # noqa: T201  (the gateway waits for this line)
-        ended = asyncio.Event()  # the gateway holds our stdin: its end is ours
-        asyncio.get_running_loop().add_reader(0, ended.set)
-        await ended.wait()
-    os._exit(0)
+    print("ready", flush=True)  # noqa: T201  (the gateway waits for this line)
+    asyncio.get_running_loop().add_reader(0, os._exit, 0)  # the gateway holds our stdin: its end is ours
+    await Proxy(policy).run(listener)
 
 
 def main() -> None:
     """Read the plan from the first line of stdin, listen, serve until stdin ends."""
-    plan = json.loads(os.read(0, 1024 * 1024))
+    plan = json.loads(sys.stdin.buffer.readline())
+    os.nice(1)  # as the sandbox itself: the gateway goes first
     listener = listen_inside(plan["pid"], PORT)
     if plan["uid"] is not None:
         os.setgroups([])
@@ -396,5 +396,5 @@ if __name__ == "__main__":
     try:
         main()
     except (OSError, ValueError, KeyError) as problem:
-        sys.stderr.write(f"proxy: {problem}\n")
+        sys.stdout.write(f"{problem}\n")  # which the gateway reads
         sys.exit(1)

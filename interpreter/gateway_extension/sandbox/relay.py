@@ -101,7 +101,8 @@ async def _run(sockets: dict[str, int], uid: int | None) -> None:
 
 def main() -> None:
     """Read the plan from the first line of stdin and pass connections on until stdin ends."""
-    plan = json.loads(os.read(0, 1024 * 1024))
+    plan = json.loads(sys.stdin.buffer.readline())
+    os.nice(1)  # as the sandbox itself: the gateway goes first
     enter(plan["pid"], as_root=plan["uid"] is not None)
     print("ready", flush=True)  # noqa: T201  (the gateway waits for this line)
     asyncio.run(_run(plan["sockets"], plan["uid"]))
@@ -111,5 +112,5 @@ if __name__ == "__main__":
     try:
         main()
     except (OSError, ValueError, KeyError) as problem:
-        sys.stderr.write(f"relay: {problem}\n")
+        sys.stdout.write(f"{problem}\n")  # which the gateway reads
         sys.exit(1)

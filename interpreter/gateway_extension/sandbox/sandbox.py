@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from interpreter.gateway_extension.sandbox import processes
 from interpreter.gateway_extension.sandbox.bubblewrap import HeldProcess, SandboxError, Terms, start_held
 from interpreter.gateway_extension.sandbox.cgroups import ControlGroup, Parents
-from interpreter.gateway_extension.sandbox.command import Box
+from interpreter.gateway_extension.sandbox.command import WORKSPACE, Box
 from interpreter.gateway_extension.sandbox.forking import Forking
 from interpreter.gateway_extension.sandbox.helper import Helper
+from interpreter.gateway_extension.sandbox.holdings import Holdings
 from interpreter.gateway_extension.sandbox.launching import LaunchedProcess
 from interpreter.gateway_extension.sandbox.limits import Limits
 from interpreter.gateway_extension.sandbox.places import Place
@@ -87,8 +88,8 @@ class Sandbox:
             raise SandboxError("the sandbox was not started")
         held.wait_until_held(START_TIMEOUT)
         if self.place.lease is None:
-            # Counted per user namespace: set before, it would count all processes of this user.
-            processes.set_process_limit(held.init, self.limits.max_processes)
+            # Counted per user namespace: set before, they would count what all processes of this user have.
+            processes.set_limits(held.init, self.limits.process_rlimits())
         self._start_helpers(held.init)
         self._fds = [
             os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -104,6 +105,7 @@ class Sandbox:
             self.limits,
             self._cgroup,
             self.place.uid,
+            self._holdings(workspace, sockets),
             self._roots,
             self.forking.is_over if self.forking is not None else None,
         )
@@ -113,6 +115,10 @@ class Sandbox:
         if self.forking is not None and self._terms is not None:
             inside = () if self.place.lease is not None else self.limits.process_rlimits()
             self.forking.fork(held, self._terms, inside)
+
+    def _holdings(self, workspace: int, sockets: int) -> Holdings:
+        folders = {WORKSPACE: workspace, str(self.place.folder.published): sockets}
+        return Holdings(folders, self.limits.largest_file_bytes)
 
     def kernel_is_up(self) -> None:
         """The kernel has made its sockets."""
@@ -124,7 +130,7 @@ class Sandbox:
         roots = [held.init] if held is not None else []
         if forking is not None and forking.kernel is not None and not forking.is_over():
             roots.append(forking.kernel.pid)
-        return roots
+        return [*roots, *(helper.pid for helper in self._helpers)]
 
     def _start_helpers(self, init: int) -> None:
         uid = self.place.drop_to

@@ -30,9 +30,11 @@ FORBIDDEN = (
 # openat2 takes its mode, and clone3 its flags, by pointer, where no filter can look. All processes of a host have
 # one share of asynchronous I/O (io_setup), and of room for filters (seccomp): who takes all leaves others none. Who
 # watches the files that all sandboxes see (inotify, cachestat) is told what others, and the host's programs, open.
+# A byte that vmsplice put into a pipe holds its whole page, which may be a huge one and belongs to no process then.
 MISSING = (
     "cachestat", "clone3", "inotify_add_watch", "inotify_init", "inotify_init1", "inotify_rm_watch", "io_cancel", "io_destroy", "io_getevents", "io_pgetevents", "io_setup", "io_submit",
     "io_uring_enter", "io_uring_register", "io_uring_setup", "memfd_secret", "openat2", "seccomp",
+    "vmsplice",
 )  # fmt: skip
 
 # Of those above, in a libseccomp that is too old to know them. From 424 on all machines share the numbers.
@@ -41,7 +43,7 @@ NUMBERS = {
     "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "clone3": 435,
     "openat2": 437, "pidfd_getfd": 438, "process_madvise": 440, "mount_setattr": 442, "quotactl_fd": 443,
     "memfd_secret": 447, "process_mrelease": 448, "set_mempolicy_home_node": 450, "cachestat": 451,
-    "fchmodat2": 452,
+    "fchmodat2": 452, "close_range": 436,
 }  # fmt: skip
 
 # What Linux has got since this list was last looked through (setxattrat, open_tree_attr …) or will get:
@@ -53,6 +55,13 @@ NAMESPACE_FLAGS = (0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0
 # A child of the kernel's own parent, which for a forked kernel is the fork server: it waits for kernels only, and
 # the sandbox could not end before somebody has waited for all that was in it.
 CLONE_PARENT = 0x8000
+# The watchdog looks at what a process has open, not each of its threads: so those may not differ in it.
+CLONE_FILES, CLONE_THREAD = 0x400, 0x10000
+CLOSE_RANGE_UNSHARE = 0x2
+# What ends the sandbox when the gateway is killed. Its first process has it too, whose memory the others can write
+# in. Without it, or with a signal that may be ignored, they would live on.
+PR_SET_PDEATHSIG, SIGKILL = 1, 9
+PR_SET_DUMPABLE = 4  # who is not can't be looked at by a gateway that is an ordinary user
 
 # unix, inet, inet6; and netlink, for its routing protocol only: libzmq's tcp bind calls getifaddrs and
 # aborts the process without it.
@@ -67,6 +76,7 @@ PROTOCOLS = (0, 6, 17)
 SOL_SOCKET = 1
 SOCKET_FILTERS = (26, 50, 51, 52)
 PR_SET_SECCOMP = 22
+SO_SNDBUF = 7  # how much may wait of what it sends: on a unix socket, at nobody's expense
 # A host's pool of huge pages (its database's, say) is no part of a control group's memory.
 MAP_HUGETLB, MFD_HUGETLB = 0x40000, 0x4
 # A dump goes to the host's program for dumps, whatever its size, unless the limit is 1 (see `Limits.rlimits`): it
@@ -161,6 +171,7 @@ def _shared_resource_rules(rules: Any, library: Any) -> None:
     # To have a process go on elsewhere is done by a thread of the system that goes before all others: who asks for it
     # again and again keeps all from running. Libraries ask without need, so it is no error; nothing changes.
     _deny(rules, library, done, "sched_setaffinity")
+    _deny(rules, library, done, "setsockopt", low(1, SOL_SOCKET), low(2, SO_SNDBUF))
     _deny(rules, library, done, "setrlimit", low(0, RLIMIT_CORE))
     new, old = library.Arg(2, library.NE, 0), library.Arg(3, library.EQ, 0)
     _deny(rules, library, done, "prlimit64", low(1, RLIMIT_CORE), new, old)
@@ -183,6 +194,11 @@ def _argument_rules(rules: Any, library: Any) -> None:
                 )  # fmt: skip
     for command in LEASES:
         _deny(rules, library, eperm, "fcntl", library.Arg(1, library.MASKED_EQ, 0xFFFFFFFF, command))
+    alone = library.Arg(0, library.MASKED_EQ, CLONE_FILES | CLONE_THREAD, CLONE_THREAD)
+    _deny(rules, library, eperm, "clone", alone)
+    unshare = library.Arg(2, library.MASKED_EQ, CLOSE_RANGE_UNSHARE, CLOSE_RANGE_UNSHARE)
+    _deny(rules, library, library.ERRNO(errno.EINVAL), "close_range", unshare)
+    _process_rules(rules, library)
     notify = library.Arg(1, library.MASKED_EQ, 0xFFFFFFFF, NOTIFY)
     _deny(rules, library, library.ERRNO(errno.EINVAL), "fcntl", notify)
     unsupported = library.ERRNO(errno.EOPNOTSUPP)
@@ -191,6 +207,16 @@ def _argument_rules(rules: Any, library: Any) -> None:
         _deny(rules, library, unsupported, "ioctl", library.Arg(1, library.MASKED_EQ, 0xFFFFFFFF, request))
     for request in TERMINAL_INJECTION:
         _deny(rules, library, eperm, "ioctl", library.Arg(1, library.MASKED_EQ, 0xFFFFFFFF, request))
+
+
+def _process_rules(rules: Any, library: Any) -> None:
+    """What a process asks for itself, and gets told that it has it; so that libraries go on."""
+    for option, *more in (
+        (PR_SET_DUMPABLE,),
+        (PR_SET_PDEATHSIG, library.Arg(1, library.NE, SIGKILL)),
+    ):
+        asked = library.Arg(0, library.MASKED_EQ, 0xFFFFFFFF, option)
+        _deny(rules, library, library.ERRNO(0), "prctl", asked, *more)
 
 
 @functools.cache

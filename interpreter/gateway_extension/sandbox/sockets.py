@@ -5,6 +5,7 @@ those of netlink, for TCP and UDP only where a control group counts them.
 """
 
 import contextlib
+import functools
 import os
 from dataclasses import dataclass
 
@@ -22,10 +23,11 @@ _TABLES: dict[str, tuple[tuple[str, ...], int, str | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Sockets:
-    """How many there are, and the bytes that wait in them to be read."""
+    """How many there are, and the bytes that wait in them to be read; what may wait in the unix sockets, at most."""
 
     count: int
     size: int
+    unix_size: int = 0
 
 
 def find_sockets(init: int) -> Sockets:
@@ -40,7 +42,17 @@ def find_sockets(init: int) -> Sockets:
             for table in tables:
                 with contextlib.suppress(FileNotFoundError):  # a system without IPv6
                     size += _waiting(f"/proc/{init}/net/{table}", column, separator)
-    return Sockets(count, size)
+    unix = kinds.get("UNIX", 0) + kinds.get("UNIX-STREAM", 0)
+    return Sockets(count, size, max(0, unix - QUIET) * _unix_buffer())
+
+
+@functools.cache
+def _unix_buffer() -> int:
+    """What may wait of what one unix socket has sent: with the last message, twice what is said to be the limit.
+
+    How much does is told to nobody else. No sandbox may set another limit.
+    """
+    return 2 * int(read("/proc/sys/net/core/wmem_default"))
 
 
 def _counts(path: str) -> dict[str, int]:

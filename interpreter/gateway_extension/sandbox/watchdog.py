@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from interpreter.gateway_extension.sandbox import processes
 from interpreter.gateway_extension.sandbox.cgroups import ControlGroup
 from interpreter.gateway_extension.sandbox.command import MAX_TERMINALS
+from interpreter.gateway_extension.sandbox.crowds import hold_back
+from interpreter.gateway_extension.sandbox.holdings import Holdings
 from interpreter.gateway_extension.sandbox.limits import MIB, Limits, size_text
 from interpreter.gateway_extension.sandbox.pace import SHORTEST_TICK, Pace
 from interpreter.gateway_extension.sandbox.sockets import QUIET, Sockets, find_sockets, terminals
@@ -32,6 +34,7 @@ NO_START = "; no kernel can start before files are deleted through the API"
 SOCKET_SHARE = 8  # a part of the memory limit that may wait in sockets, where it is on nobody's account
 MAX_SOCKETS = 4096
 MAX_SOCKET_FOLDER = 64  # entries of the socket folder: a kernel makes five
+MUCH_GROWTH = 16  # processes from one look to the next
 MAX_FAILURES = 20  # looks in a row
 MAX_TIME_OVER = 2.0  # seconds in which a sandbox has to end after its kernel
 LOG_BYTES = 8 * 1024
@@ -50,7 +53,8 @@ class Watched:
     limits: Limits
     cgroup: ControlGroup | None
     uid: int
-    roots: Callable[[], Sequence[int]]  # of its processes: `init`, and a kernel forked into the sandbox
+    holdings: Holdings
+    roots: Callable[[], Sequence[int]]  # of its processes: `init`, then a kernel forked into it, and helpers
     is_over: Callable[[], bool] | None = None  # whether that kernel has ended, which ends the sandbox
 
 
@@ -68,6 +72,8 @@ class Watchdog:
         self._full: Usage | None = None  # the usage at which writing was stopped
         self._sockets = Sockets(0, 0)  # at the last look
         self._sockets_change = False
+        self._crowd = 0  # processes, at the last look
+        self._crowd_grows = False
         self._failures = 0
         self._log = b""
         self.was_short_of_memory = False  # at the last look
@@ -118,7 +124,7 @@ class Watchdog:
     @property
     def _tick(self) -> float:
         """Seconds until the next look."""
-        return SHORTEST_TICK if self._sockets_change else self._pace.tick
+        return SHORTEST_TICK if self._sockets_change or self._crowd_grows else self._pace.tick
 
     def _drain(self) -> None:
         try:
@@ -143,24 +149,57 @@ class Watchdog:
         age = 0.0 if self._up_at is None else time.monotonic() - self._up_at
         if limits.wall_seconds and age > limits.wall_seconds:
             return f"wall time limit reached ({limits.wall_seconds:g} s)"
-        return self._look_at_processes(limits) or self._look_at_sockets(limits) or self._look_at_files(limits)
+        pids, reason = self._look_at_crowd()
+        if reason or self._crowd_grows:
+            return reason
+        return (
+            self._look_at_processes(limits, pids)
+            or self._look_at_sockets(limits)
+            or self._look_at_files(limits)
+        )
 
-    def _look_at_processes(self, limits: Limits) -> str | None:
+    def _look_at_crowd(self) -> tuple[list[int] | None, str | None]:
+        """First of all, and again before all that takes longer if it grows: beside a crowd there is hardly time.
+
+        A sandbox may have so few processes that it can't grow for long.
+        """
         cgroup = self._watched.cgroup
+        if cgroup is not None and "cpu" in cgroup.controllers:
+            return None, None
+        pids, reason = hold_back(self._watched.roots(), self._watched.uid)
+        before, self._crowd = self._crowd, len(pids)
+        self._crowd_grows = self._crowd > before + MUCH_GROWTH
+        return pids, reason
+
+    def _look_at_processes(self, limits: Limits, pids: list[int] | None) -> str | None:
+        cgroup, reason = self._watched.cgroup, None
         cpu = cgroup.cpu_seconds() if cgroup is not None and limits.cpu_seconds else None
-        counts_memory = cgroup is not None and "memory" in cgroup.controllers
+        counts_memory = self._counts_memory
         if cgroup is not None and counts_memory:
             self.was_short_of_memory = cgroup.holds_more_than(SHORT_OF_MEMORY * limits.memory_bytes)
         if not counts_memory or (limits.cpu_seconds and cpu is None):
             init = self._watched.init
-            pids = self._pids()
+            pids = self._pids() if pids is None else pids
             if limits.cpu_seconds and cpu is None:
                 cpu = processes.cpu_seconds(pids)
-            if not counts_memory and processes.memory_exceeds(pids, init, limits.memory_bytes):
-                return f"out of memory (limit {size_text(limits.memory_bytes)})"
-        if limits.cpu_seconds and cpu is not None and cpu > limits.cpu_seconds:
+            if not counts_memory:
+                reason = self._look_at_memory(pids, init, limits)
+        if reason is None and limits.cpu_seconds and cpu is not None and cpu > limits.cpu_seconds:
             return f"CPU time limit reached ({limits.cpu_seconds:g} s)"
-        return None
+        return reason
+
+    @property
+    def _counts_memory(self) -> bool:
+        """Whether the system does."""
+        cgroup = self._watched.cgroup
+        return cgroup is not None and "memory" in cgroup.controllers
+
+    def _look_at_memory(self, pids: list[int], init: int, limits: Limits) -> str | None:
+        holdings = self._watched.holdings
+        holdings.look(pids)
+        if processes.memory_exceeds(pids, init, limits.memory_bytes, unnamed=holdings.memory_bytes):
+            return f"out of memory (limit {size_text(limits.memory_bytes)})"
+        return holdings.excess
 
     def _look_at_sockets(self, limits: Limits) -> str | None:
         init, most = self._watched.init, limits.memory_bytes // SOCKET_SHARE
@@ -169,6 +208,8 @@ class Watchdog:
         self._sockets_change = sockets.count > QUIET and sockets != before
         if sockets.count > MAX_SOCKETS:
             return f"too many sockets (limit {MAX_SOCKETS})"
+        if not self._counts_memory and sockets.unix_size > limits.memory_bytes:
+            return f"out of memory (limit {size_text(limits.memory_bytes)}; unix sockets may hold as much)"
         if sockets.size > most:
             return f"too much waits in sockets to be read (limit {size_text(most)})"
         return f"too many terminals (limit {MAX_TERMINALS})" if terminals(init) > MAX_TERMINALS + 1 else None
@@ -193,6 +234,8 @@ class Watchdog:
         if processes.memory_files(watched.init) > limits.max_workspace_files:
             return f"too many files in memory (limit {limits.max_workspace_files})"
         usage = self._usage = self._measure()
+        if reason := watched.holdings.excess:
+            return reason
         if not usage.complete or (usage.files > limits.max_workspace_files and self._grew(usage)):
             text = (
                 f"too many or too deeply nested files in the workspace (limit {limits.max_workspace_files})"
@@ -205,7 +248,8 @@ class Watchdog:
         watched = self._watched
         usage = measure(watched.workspace_fd, max_files=int(watched.limits.max_workspace_files * 1.1) + 10)
         devices = {os.fstat(fd).st_dev for fd in (watched.workspace_fd, watched.sockets_fd)}
-        hidden = processes.unlinked_bytes(self._pids(), devices) if usage.complete else 0
+        watched.holdings.look(self._pids())
+        hidden = watched.holdings.unnamed_bytes(devices) if usage.complete else 0
         return replace(usage, size=usage.size + hidden)
 
     def _pids(self) -> list[int]:

@@ -1,0 +1,265 @@
+"""What the processes of one sandbox hold by their descriptors and mappings, seen from the host through /proc.
+
+A file without a name uses memory or disk for as long as somebody has it open or mapped, and nothing but these tells
+of it. Pipes and what is watched with epoll count for the host's user, who may be the same for all sandboxes.
+"""
+
+import contextlib
+import ctypes
+import functools
+import itertools
+import os
+import re
+import stat
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from interpreter.gateway_extension.sandbox.pace import PEACE
+from interpreter.gateway_extension.sandbox.processes import living, read
+
+MAX_DESCRIPTORS = 65_536  # in all processes together
+MAX_PIPES = 4096
+MAX_WATCHES = 65_536  # of epoll; a user has 4 % of the memory for them
+FEW = 16  # watches of one epoll that are not worth finding out whether several processes have the same
+# Seconds until the next look in any case: at processes that seem to do nothing (less than 10 ms of each are not
+# seen), at busy ones, and at many. What uses much memory or disk is looked at sooner, as the host then has less.
+QUIET_INTERVAL, BUSY_INTERVAL, MANY_INTERVAL, FEW_PROCESSES = 20.0, 10.0, 0.75, 8
+MUCH_MEMORY, MUCH_DISK = 16 * 1024**2, 4 * 1024**2
+PATIENCE = 2.0  # seconds for which descriptors may be on their way, or a process closed to us
+SMALL_BYTES = 256  # what the system needs for each mapping, and each lock of a part of a file
+LARGE_MAPS = 1000  # mappings: a program with many libraries has about as many
+_SYSCALL_KCMP = {"x86_64": 312, "aarch64": 272}
+_libc = ctypes.CDLL(None, use_errno=True)
+_UNNAMED = re.compile(
+    rb"^([0-9a-f]+)-([0-9a-f]+) \S+ ([0-9a-f]+) \S+ (\d+) +(/.*) \(deleted\)$", re.MULTILINE
+)
+_AVAILABLE = re.compile(rb"^MemAvailable: +(\d+) kB$", re.MULTILINE)
+_SHARED_MEMORY = b"/dev/zero"  # what anonymous shared memory is called
+_MEMORY_FILE = b"/memfd:"
+
+File = tuple[int, int]  # device and inode
+
+
+@dataclass(slots=True)
+class Held:
+    """By one process."""
+
+    open_files: dict[File, int] = field(default_factory=dict)  # those without a name, and their bytes
+    mapped: dict[File, int] = field(default_factory=dict)  # the same, and what they may have at most
+    pipes: set[int] = field(default_factory=set)
+    epolls: list[tuple[int, int]] = field(default_factory=list)  # descriptor and watches
+    descriptors: int = 0
+    on_their_way: int = 0  # descriptors in messages that nobody has received yet
+    mappings: int = 0
+    locks: int = 0  # of files
+    closed: bool = False  # we may not look
+
+
+class Holdings:
+    """Of one sandbox. ``folders``: where it may write on a disk, by the names that it knows → descriptor."""
+
+    def __init__(self, folders: Mapping[str, int], largest_file: int) -> None:
+        self._folders = [(os.fsencode(path) + b"/", os.fstat(fd).st_dev) for path, fd in folders.items()]
+        self._descriptors = [*folders.values()]
+        self._free: list[int] = []  # of the host's, when the processes were looked at
+        self._largest_file = largest_file
+        self._held: dict[int, Held] = {}  # by process
+        self._used: dict[int, bytes] = {}  # of the processors' time, when they were looked at
+        self._looked_at = self._not_before = 0.0
+        self._odd_since: float | None = None
+        self.excess: str | None = None  # what is too much, if anything is
+
+    def look(self, pids: Sequence[int]) -> None:
+        """Look again if something may have become much since."""
+        now = time.monotonic()
+        if now < self._not_before:
+            return
+        used, free = _used(pids), [_available_memory(), *map(_free_bytes, self._descriptors)]
+        if len(pids) > FEW_PROCESSES:
+            interval = MANY_INTERVAL if used == self._used else 0.0
+        else:
+            interval = QUIET_INTERVAL if used == self._used else BUSY_INTERVAL
+        if now < self._looked_at + interval and self._odd_since is None and not self._took_much(free):
+            return
+        started = time.thread_time()
+        self._used, self._free, self._held, self._looked_at = used, free, {}, now
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                self._held[pid] = self._look_at(pid)
+        self._not_before = now + PEACE * (time.thread_time() - started)
+        self.excess = self._find_excess(now)
+
+    def _took_much(self, free: list[int]) -> bool:
+        """Whether the host has so much less that it may be for what they hold."""
+        steps = itertools.chain([MUCH_MEMORY], itertools.repeat(MUCH_DISK))
+        return not self._free or any(
+            before - left > step for before, left, step in zip(self._free, free, steps, strict=False)
+        )
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of files in memory without a name, and of what the system needs for very many mappings and locks."""
+        mappings = sum(max(0, held.mappings - LARGE_MAPS) for held in self._held.values())
+        locks = sum(held.locks for held in self._held.values())
+        return self.unnamed_bytes({_memory_device()}) + (mappings + locks) * SMALL_BYTES
+
+    def unnamed_bytes(self, devices: set[int]) -> int:
+        """Of files without a name on these devices."""
+        guessed, known = dict[File, int](), dict[File, int]()
+        for held in self._held.values():
+            for sizes, found in ((guessed, held.mapped), (known, held.open_files)):
+                for file, size in found.items():
+                    sizes[file] = max(size, sizes.get(file, 0))
+        return sum(size for (device, _), size in (guessed | known).items() if device in devices)
+
+    def _find_excess(self, now: float) -> str | None:
+        if len(set[int]().union(*(held.pipes for held in self._held.values()))) > MAX_PIPES:
+            return f"too many pipes (limit {MAX_PIPES})"
+        if self._watches() > MAX_WATCHES:
+            return f"too much is watched with epoll (limit {MAX_WATCHES})"
+        if sum(held.descriptors for held in self._held.values()) > MAX_DESCRIPTORS:
+            return f"too many open files in all processes (limit {MAX_DESCRIPTORS})"
+        return self._hides(now)
+
+    def _hides(self, now: float) -> str | None:
+        odd = self._odd()
+        if odd is None:
+            self._odd_since = None
+            return None
+        self._odd_since = self._odd_since or now
+        return odd if now - self._odd_since > PATIENCE else None
+
+    def _odd(self) -> str | None:
+        """What passes soon, unless somebody hides something in it."""
+        if any(held.on_their_way for held in self._held.values()):
+            return "open files were kept in messages that nobody received"
+        if any(held.closed for held in self._held.values()):
+            return "a process hid what it has open"
+        return None
+
+    def _watches(self) -> int:
+        """Processes inherit what is open: the same epoll counts once."""
+        few, different = 0, list[tuple[int, int]]()
+        for pid, held in self._held.items():
+            for fd, count in held.epolls:
+                if count <= FEW:
+                    few += count
+                elif not any(_is_same_file(pid, fd, *other) for other in different):
+                    different.append((pid, fd))
+                    few += count
+                if few > MAX_WATCHES:
+                    return few
+        return few
+
+    def _look_at(self, pid: int) -> Held:
+        held = Held()
+        folder = living(pid)
+        maps = read(f"{folder}/maps")
+        held.mappings = maps.count(b"\n")
+        if b" (deleted)\n" in maps:
+            self._note_mapped(folder, maps, held)
+        try:
+            self._note_open(folder, held)
+        except PermissionError:
+            held.closed = os.geteuid() != 0
+        return held
+
+    def _note_mapped(self, folder: str, maps: bytes, held: Held) -> None:
+        for start, end, offset, inode, path in _UNNAMED.findall(maps):
+            device = self._device(path)
+            if device is None:
+                continue
+            size = int(offset, 16) + int(end, 16) - int(start, 16)
+            if path != _SHARED_MEMORY:  # of which a part may be mapped
+                size = max(size, self._largest_file)
+            with contextlib.suppress(OSError):  # only root may, and is told exactly
+                size = os.stat(f"{folder}/map_files/{start.decode()}-{end.decode()}").st_blocks * 512
+            file = device, int(inode)
+            held.mapped[file] = max(size, held.mapped.get(file, 0))
+
+    def _device(self, path: bytes) -> int | None:
+        """Where a file is that the sandbox may have made. (A system's file goes when it is upgraded.)"""
+        if path == _SHARED_MEMORY or path.startswith(_MEMORY_FILE):
+            return _memory_device()
+        return next((device for folder, device in self._folders if path.startswith(folder)), None)
+
+    @staticmethod
+    def _note_open(thread: str, held: Held) -> None:
+        with contextlib.suppress(
+            OSError
+        ):  # its program, which is mapped; bubblewrap's may be a copy in memory
+            _note_unnamed(os.stat(f"{thread}/exe"), held)
+        folder = os.open(f"{thread}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for name in os.listdir(folder):
+                held.descriptors += 1
+                with contextlib.suppress(OSError):
+                    _note(thread, name, os.stat(name, dir_fd=folder), held)
+        finally:
+            os.close(folder)
+
+
+def _note(thread: str, name: str, status: os.stat_result, held: Held) -> None:
+    if stat.S_ISFIFO(status.st_mode):
+        held.pipes.add(status.st_ino)
+    elif stat.S_ISSOCK(status.st_mode):
+        _, found, count = read(f"{thread}/fdinfo/{name}").partition(b"scm_fds:")
+        held.on_their_way += int(count.split()[0]) if found else 0
+    elif status.st_dev == _anonymous_device():
+        if watches := read(f"{thread}/fdinfo/{name}").count(b"\ntfd:"):
+            held.epolls.append((int(name), watches))
+    else:
+        _note_unnamed(status, held)
+        if stat.S_ISREG(status.st_mode):  # its locks go when it is closed
+            held.locks += read(f"{thread}/fdinfo/{name}").count(b"\nlock:")
+
+
+def _note_unnamed(status: os.stat_result, held: Held) -> None:
+    if status.st_nlink == 0:
+        held.open_files[status.st_dev, status.st_ino] = status.st_blocks * 512
+
+
+def _used(pids: Iterable[int]) -> dict[int, bytes]:
+    """What each has used of the processors."""
+    used = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            used[pid] = b" ".join(read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[11:13])
+    return used
+
+
+def _available_memory() -> int:
+    """Bytes of the host's, without what the system would give back."""
+    found = _AVAILABLE.search(read("/proc/meminfo"))
+    return int(found[1]) * 1024 if found else 0
+
+
+def _free_bytes(fd: int) -> int:
+    """Of the disk that the folder is on."""
+    status = os.fstatvfs(fd)
+    return status.f_bavail * status.f_frsize
+
+
+def _is_same_file(pid: int, fd: int, other_pid: int, other_fd: int) -> bool:
+    number = _SYSCALL_KCMP.get(os.uname().machine)
+    return number is not None and _libc.syscall(number, pid, other_pid, 0, fd, other_fd) == 0
+
+
+@functools.cache
+def _memory_device() -> int:
+    """The file system that the system keeps memfd_create's files, and shared memory, on."""
+    return _device_of(os.memfd_create("probe"))
+
+
+@functools.cache
+def _anonymous_device() -> int:
+    """The one that epolls are on, and others."""
+    return _device_of(os.eventfd(0))
+
+
+def _device_of(fd: int) -> int:
+    try:
+        return os.fstat(fd).st_dev
+    finally:
+        os.close(fd)

@@ -1,0 +1,239 @@
+"""What a session holds counts, however it holds it: in processes, mappings, messages or nowhere to be seen."""
+
+from collections.abc import Iterator
+
+import pyseccomp  # type: ignore[import-untyped]
+import pytest
+from sandbox_kit import IS_ROOT, Boxed, boxed
+from test_sandbox_attacks import CALL
+
+from interpreter.gateway_extension.sandbox import holdings
+
+MIB = 1024**2
+PATIENCE = 60.0  # seconds: a busy machine takes long to make a million locks
+SMALL = {"memory_bytes": 300 * MIB, "use_cgroups": False}
+
+MEMORY = """
+import ctypes, mmap, os, select, socket, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+PART, READ, WRITE, SHARED, ANONYMOUS = 100 << 20, 1, 2, 1, 0x20
+def memory_file():
+    fd = os.memfd_create('hidden')
+    for _ in range(100): os.write(fd, bytes(2**20))
+    return fd
+"""
+FIRST_THREAD_GONE = """
+def hold():
+    libc.memset(libc.mmap(None, PART, READ | WRITE, 2 | ANONYMOUS, -1, 0), 1, PART)
+    time.sleep(60)
+for _ in range(6):
+    if os.fork() == 0:
+        threading.Thread(target=hold).start()
+        libc.syscall(60 if os.uname().machine == 'x86_64' else 93, 0)  # exit, of this thread only
+time.sleep(60)
+"""
+SHARED_AND_NOT_MAPPED = """
+for _ in range(6):
+    start = libc.mmap(None, PART, READ | WRITE, SHARED | ANONYMOUS, -1, 0)
+    for at in range(start, start + PART, 10 << 20):
+        libc.memset(at, 1, 10 << 20)
+        libc.madvise(at, 10 << 20, mmap.MADV_DONTNEED)
+time.sleep(60)
+"""
+MAPPED_IN_PART = """
+for _ in range(6):
+    fd = memory_file()
+    libc.mmap(None, 4096, READ, SHARED, fd, 0)
+    os.close(fd)
+time.sleep(60)
+"""
+PAGE_TABLES = """
+size = 250 << 30
+start = libc.mmap(None, size, READ, 2 | ANONYMOUS | 0x4000, -1, 0)
+libc.madvise(start, size, mmap.MADV_NOHUGEPAGE)
+for at in range(start, start + size, 1 << 21): ctypes.c_char.from_address(at).value
+time.sleep(60)
+"""
+MANY_MAPPINGS = """
+for _ in range(25):
+    if os.fork() == 0:
+        size = 60_000 * 4096
+        start = libc.mmap(None, size, 0, 2 | ANONYMOUS, -1, 0)
+        for at in range(start, start + size, 8192): libc.mprotect(ctypes.c_void_p(at), 4096, READ)
+        time.sleep(60)
+time.sleep(60)
+"""
+LOCKS = """
+import fcntl
+for number in range(6):
+    if os.fork() == 0:
+        kept = [open(f'{number}-{count}', 'w') for count in range(60)]
+        for file in kept:
+            for at in range(10_000, 0, -2): fcntl.lockf(file, fcntl.LOCK_EX, 1, at)
+        time.sleep(60)
+time.sleep(60)
+"""
+WAYS = {
+    "locks": LOCKS,
+    "first thread gone": FIRST_THREAD_GONE,
+    "shared and not mapped": SHARED_AND_NOT_MAPPED,
+    "mapped in part": MAPPED_IN_PART,
+    "page tables": PAGE_TABLES,
+    "many mappings": MANY_MAPPINGS,
+}
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Boxed]:
+    with boxed() as session:
+        session.run(CALL)
+        yield session
+
+
+@pytest.mark.parametrize("code", WAYS.values(), ids=WAYS)
+def test_memory_counts_in_whatever_way_it_is_held(code: str) -> None:
+    with boxed(SMALL) as kernel:
+        kernel.run(MEMORY)
+        kernel.start_run(code)
+        assert kernel.wait_for_death(PATIENCE) == "out of memory (limit 300 MiB)"
+
+
+def test_what_is_kept_in_messages_ends_the_kernel() -> None:
+    code = """
+ends = socket.socketpair()
+for _ in range(6):
+    fd = memory_file()
+    socket.send_fds(ends[0], [b'x'], [fd])
+    os.close(fd)
+time.sleep(60)
+"""
+    with boxed(SMALL) as kernel:
+        kernel.run(MEMORY)
+        kernel.start_run(code)
+        assert kernel.wait_for_death() == "open files were kept in messages that nobody received"
+
+
+def test_what_unix_sockets_may_hold_is_limited() -> None:
+    """Nobody else is told how much waits in one, so they are few."""
+    code = """
+def fill():
+    kept = []
+    for _ in range(450):
+        kept += socket.socketpair()
+        for end in kept[-2:]:
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**22)
+            end.setblocking(False)
+            try:
+                while True: end.send(bytes(65_536))
+            except BlockingIOError: pass
+    time.sleep(60)
+for _ in range(3):
+    if os.fork() == 0: fill()
+time.sleep(60)
+"""
+    with boxed(SMALL) as kernel:
+        kernel.run(MEMORY)
+        kernel.start_run(code)
+        assert kernel.wait_for_death().startswith("out of memory (limit 300 MiB; unix sockets")
+
+
+def test_a_process_that_can_not_be_looked_into_ends_the_kernel() -> None:
+    """A program that may be run and not read makes processes that only root may look into."""
+    code = """
+import os, shutil, sys
+program = shutil.copy('/bin/sleep', '/tmp/closed')
+os.chmod(program, 0o111)
+fds = [memory_file() for _ in range(6)]
+for fd in fds: os.set_inheritable(fd, True)
+os.spawnv(os.P_NOWAIT, program, [program, '60'])
+"""
+    with boxed(SMALL | {"memory_bytes": 2048 * MIB}) as kernel:
+        kernel.run(MEMORY)
+        kernel.run(code)
+        if IS_ROOT:
+            assert kernel.run("print('alive')") == "alive\n"
+        else:
+            assert kernel.wait_for_death() == "a process hid what it has open"
+
+
+@pytest.mark.parametrize("group", [True, False], ids=["control group", "none"])
+def test_deleted_files_that_are_only_mapped_still_fill_the_workspace(group: bool) -> None:
+    code = """
+try:
+    for number in range(40):
+        with open(f'{number}', 'wb+') as file:
+            for _ in range(20):
+                file.write(bytes(2**20))
+                file.flush()
+                time.sleep(0.02)
+            libc.mmap(None, 4096, READ, SHARED, file.fileno(), 0)
+        os.unlink(f'{number}')
+except OSError as error:
+    print(error.strerror)
+"""
+    with boxed({"workspace_bytes": 100 * MIB, "use_cgroups": group}) as kernel:
+        kernel.run(MEMORY)
+        assert kernel.run(code, timeout=60) == "File too large\n"
+
+
+def test_what_is_watched_with_epoll_is_limited() -> None:
+    """Linux counts it for the host's user, who may be the same for all sandboxes."""
+    code = """
+files = [os.eventfd(0) for _ in range(20)]
+kept = []
+while True:
+    kept.append(select.epoll())
+    for file in files:
+        for number in range(200, 900):
+            os.dup2(file, number)
+            kept[-1].register(number, 1)
+            os.close(number)
+"""
+    with boxed(SMALL) as kernel:
+        kernel.run(MEMORY)
+        kernel.start_run(code)
+        assert kernel.wait_for_death() == f"too much is watched with epoll (limit {holdings.MAX_WATCHES})"
+
+
+def test_pipes_and_open_files_of_all_processes_are_limited() -> None:
+    code = """
+def many(make):
+    for _ in range(100):
+        if os.fork() == 0:
+            try:
+                while True: make()
+            except OSError: time.sleep(60)
+    time.sleep(60)
+"""
+    pipes = ("os.pipe", f"too many pipes (limit {holdings.MAX_PIPES})")
+    files = (
+        "lambda: os.dup(1)",
+        f"too many open files in all processes (limit {holdings.MAX_DESCRIPTORS})",
+    )
+    for make, reason in (pipes, files):
+        with boxed(SMALL | {"memory_bytes": 1024 * MIB}) as kernel:
+            kernel.run(MEMORY + code)
+            kernel.start_run(f"many({make})")
+            assert kernel.wait_for_death() == reason
+
+
+def number(name: str) -> int:
+    return int(pyseccomp.resolve_syscall(pyseccomp.Arch.NATIVE, name))
+
+
+def test_what_hides_from_the_watchdog_is_refused(plain: Boxed) -> None:
+    """Threads that have other files open than their process, pages that a pipe keeps, processes to be seen by none."""
+    code = f"""
+print(call({number("close_range")}, 900, 901, 2), call({number("close_range")}, 900, 901, 0))
+print(call({number("clone")}, 0x10000 | 0x800 | 0x100, 0, 0, 0, 0))
+print(call({number("vmsplice")}, 1, 0, 0, 0))
+print(call({number("prctl")}, 4, 0), call({number("prctl")}, 3))
+signal = ctypes.c_int()
+for wanted in (9, 0, 17): call({number("prctl")}, 1, wanted)
+print(call({number("prctl")}, 2, ctypes.byref(signal)), signal.value)
+"""
+    assert plain.run(code) == "EINVAL 0\nEPERM\nENOSYS\n0 1\n0 9\n"
