@@ -23,6 +23,7 @@ from traitlets.config.loader import ConfigError, KVArgParseConfigLoader
 
 from interpreter import __version__
 from interpreter.errors import SettingsError
+from interpreter.logs import Repetitions
 from interpreter.settings import ENV_PREFIX, Settings, env_name, options, validate
 
 CONFIG_NAME = "jupyter_interpreter_config"
@@ -324,6 +325,8 @@ class InterpreterApp(_Options):  # type: ignore[misc]  # made from the table, wh
         config["loggers"]["interpreter"] = {"level": "DEBUG", "handlers": ["console"], "propagate": False}
         for name in ("tornado", "asyncio"):
             config["loggers"][name] = {"level": "WARNING", "handlers": ["console"], "propagate": False}
+        config["filters"] = {"repetitions": {"()": f"{Repetitions.__module__}.{Repetitions.__name__}"}}
+        config["handlers"]["console"]["filters"] = ["repetitions"]
         if self.log_json:
             config["formatters"]["console"] = {
                 "()": "pythonjsonlogger.json.JsonFormatter",

@@ -32,8 +32,14 @@ _FILE = json_answer("The file.", "File")
 class _FilesHandler(UploadHandler[Receiver]):
     """What both routes share: the session."""
 
+    _is_utf8 = True
+
     def _session(self) -> Session:
         """The session, which is in use by this."""
+        if not self._is_utf8:
+            raise InvalidRequestError(
+                "The path of the URL is not UTF-8; percent-encode it as UTF-8.", param="path"
+            )
         session_id = self.session_id_of(self.path_kwargs["session_id"])
         session = self.services.sessions.get(self.principal, session_id)
         self.services.sessions.touch(session)
@@ -45,10 +51,9 @@ class _FilesHandler(UploadHandler[Receiver]):
     def decode_argument(self, value: bytes, name: str | None = None) -> str:
         try:
             return super().decode_argument(value, name)
-        except HTTPError as error:
-            raise InvalidRequestError(
-                "The path of the URL is not UTF-8; percent-encode it as UTF-8.", param="path"
-            ) from error
+        except HTTPError:
+            self._is_utf8 = False  # told later: an answer before a body that nobody reads may be lost
+            return ""
 
     async def _finish_upload(self) -> list[FileInfo]:
         """Put in place what was received, if the session is still there."""

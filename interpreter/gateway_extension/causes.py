@@ -4,7 +4,9 @@ import re
 
 MAX_CAUSE = 300
 """Characters, as many as the service takes."""
-_PATH = re.compile(r"(?<![\w/])~?/[^\s'\":;,)\]]*")
+_PATH = re.compile(
+    r"""(?<=')~?/[^'\n]*(?=')|(?<=")~?/[^"\n]*(?=")|(?<![\w/])~?/[^\s'":;,)\]]*"""  # in quotes with spaces, too
+)
 _TOKEN = re.compile(r"(?=[\w-]*\d)(?=[\w-]*[A-Za-z])[\w-]{20,}")
 """Ids and tokens: long, of letters and digits."""
 

@@ -260,8 +260,12 @@ class AllKernelsManager(SeedingMappingKernelManager):  # type: ignore[misc]
     async def shutdown_kernel(self, kernel_id: str, now: bool = False, restart: bool = False) -> None:
         """Ends a kernel and closes its websockets."""
         connections = connections_of(kernel_id)
+        kernel = self._kernels.get(kernel_id)
+        failed = kernel is not None and _has_failed(kernel.ready)
         try:
             await super().shutdown_kernel(kernel_id, now=now, restart=restart)
+            if kernel is not None and failed:  # upstream only forgets it
+                await _bury(kernel)
         finally:
             if kernel_id not in self:
                 for connection in connections:
@@ -363,6 +367,11 @@ async def _bury(kernel: OneKernelManager) -> None:
     if kernel.provisioner is not None:
         await kernel.provisioner.kill()
     await kernel.cleanup_resources()
+
+
+def _has_failed(ready: Any) -> bool:
+    """Whether the last start, restart or end of a kernel, which this future stands for, went wrong."""
+    return bool(ready.done() and not ready.cancelled() and ready.exception())
 
 
 def _answers(parts: list[bytes], request: dict[str, Any]) -> bool:

@@ -166,6 +166,9 @@ class SessionKernels:
 
     async def _renew(self, session: Session, kernel: Kernel | None) -> Kernel:
         async with session.kernel_lock:
+            if kernel is None and session.kernel is not None and not session.kernel.dead:
+                session.starting = False
+                return session.kernel  # clean: it was being made when this was asked for
             if kernel is not None and not kernel.dead:
                 try:
                     await self._make(session, self._restart(kernel))

@@ -124,3 +124,16 @@ def test_a_large_session_is_read_in_the_memory_of_one_run(
         replayed = api.post(f"/v1/sessions/{session_id}/restart", json={"replay": True})
     assert replayed.status_code == 200
     assert growth() < MOST_GROWTH, f"{growth() / MIB:.0f} MiB"
+
+
+def test_a_kernel_that_sends_nonsense_does_not_flood_the_log(
+    service: ServiceProcess, api: httpx.Client, session_id: str
+) -> None:
+    before = service.log_path.stat().st_size
+    code = (
+        "socket = get_ipython().kernel.iopub_socket\n"
+        "for _ in range(20_000): socket.send_multipart([b'<IDS|MSG>', b'', *[b'nonsense'] * 4])"
+    )
+    run = api.post(f"/v1/sessions/{session_id}/runs", json={"code": code}).json()
+    assert run["status"] == "ok"
+    assert service.log_path.stat().st_size - before < MIB // 10

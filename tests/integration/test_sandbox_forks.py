@@ -269,7 +269,7 @@ def test_the_zygote_has_one_thread_no_secret_and_nothing_of_a_session() -> None:
             "LC_CTYPE",
             "PYDEVD_DISABLE_FILE_VALIDATION",
         }
-        assert environment_of(pid) <= names | {"JE_ARROW_MALLOC_CONF"}
+        assert environment_of(pid) <= names | {"JE_ARROW_MALLOC_CONF", "MIMALLOC_ARENA_EAGER_COMMIT"}
         assert not _memory_holds(pid, [b"secret-of-the-" + b"gateway", b"secret-of-the-" + b"session"])
         status = Path(f"/proc/{pid}/status").read_text()
         assert re.findall(r"Cap(?:Prm|Eff|Bnd):\t(\w+)", status) == (

@@ -160,6 +160,43 @@ os.spawnv(os.P_NOWAIT, program, [program, '60'])
             assert kernel.wait_for_death() == "a process hid what it has open"
 
 
+def test_children_that_nobody_waited_for_hide_nothing() -> None:
+    """Nobody but root may look into what has ended; programs often leave such children for long."""
+    code = f"""
+import subprocess, time
+children = [subprocess.Popen(['true']) for _ in range({holdings.FEW_PROCESSES + 4})]
+time.sleep({2 * holdings.PATIENCE})
+"""
+    with boxed({"use_cgroups": False}) as kernel:
+        kernel.run(code)
+        assert kernel.run("print('alive')") == "alive\n"
+
+
+def test_small_deleted_files_that_are_only_mapped_are_no_large_ones() -> None:
+    """Programs map what they have just written, or made in memory, close it and remove it."""
+    code = f"""
+for number in range(4):
+    with open(f'{{number}}', 'wb+') as file:
+        file.write(bytes(2**20))
+        file.flush()
+        libc.mmap(None, 4096, READ, SHARED, file.fileno(), 0)
+    os.unlink(f'{{number}}')
+fd = os.memfd_create('code')
+os.write(fd, bytes(65536))
+libc.mmap(None, 65536, READ, SHARED, fd, 0)
+os.close(fd)
+for _ in range({holdings.FEW_PROCESSES}):
+    if os.fork() == 0: time.sleep(60)
+for number in range(30):
+    with open('other', 'ab') as file: file.write(bytes(2**18))
+    time.sleep(0.1)
+print('alive')
+"""
+    with boxed({"memory_bytes": 1024 * MIB, "workspace_bytes": 1024 * MIB, "use_cgroups": False}) as kernel:
+        kernel.run(MEMORY)
+        assert kernel.run(code) == "alive\n"
+
+
 @pytest.mark.parametrize("group", [True, False], ids=["control group", "none"])
 def test_deleted_files_that_are_only_mapped_still_fill_the_workspace(group: bool) -> None:
     code = """

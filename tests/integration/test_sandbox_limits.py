@@ -36,6 +36,17 @@ def test_too_large_an_allocation_is_a_memory_error_and_the_kernel_lives(tight: B
     assert tight.run("print('alive')") == "alive\n"
 
 
+def test_what_libraries_only_reserve_takes_nothing_of_the_memory() -> None:
+    code = """
+import pandas as pd
+names = pd.DataFrame({"name": ["a", "b"]})
+x = bytearray(1500 * 1024**2)  # of 2 GiB, of which a kernel with pandas has about 200 MiB
+print(len(names))
+"""
+    with boxed({}) as kernel:
+        assert kernel.run(code, timeout=60) == "2\n"
+
+
 def test_a_kernel_out_of_memory_says_so() -> None:
     """Shared memory is not in the process's data, so nothing but the session's limit stops it."""
     code = """

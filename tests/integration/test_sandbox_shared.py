@@ -194,6 +194,22 @@ for command in (1026, 1026 | 1 << 32):
     assert plain.run(code) == "-1 True\n" * 3
 
 
+def test_nobody_takes_a_file_that_all_have_out_of_memory_or_sees_that_it_is_there(plain: Boxed) -> None:
+    path = plain.run("import os, pydoc_data.topics as shared; print(shared.__file__)").strip()
+    code = """
+shared = os.open(shared.__file__, os.O_RDONLY)
+for flag in (0, os.RWF_NOWAIT, 0x80):
+    try: print(os.preadv(shared, [bytearray(1)], 0, flag))
+    except OSError as error: print(error.errno == errno.EOPNOTSUPP)
+print(_libc.madvise(None, ctypes.c_long(4096), ctypes.c_long(21 | 1 << 32)), ctypes.get_errno() == errno.EINVAL)
+os.posix_fadvise(shared, 0, 0, os.POSIX_FADV_DONTNEED)
+"""
+    with open(path, "rb") as file:
+        file.read()
+        assert plain.run(code) == "1\nTrue\nTrue\n-1 True\n"
+        assert os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT) == 1
+
+
 def test_timers_are_few(plain: Boxed) -> None:
     """The system counts them, and signals that wait, for each user or, where that is the same, for each sandbox."""
     code = """

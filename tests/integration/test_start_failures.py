@@ -30,3 +30,14 @@ def test_why_no_kernel_starts_is_told_and_logged(tmp_path: Path) -> None:
     assert f"error={told}" in log
     assert "Traceback (most recent call last)" in log
     assert "/not/there" in log
+
+
+def test_a_restart_that_failed_leaves_nothing_in_the_way_of_the_next_kernel(tmp_path: Path) -> None:
+    with running_service(tmp_path) as service, service.client() as api:
+        session_id = api.post("/v1/sessions", json={}).json()["id"]
+        workspaces = service.state_dir / "workspaces"
+        (workspaces / session_id).rename(workspaces / "away")
+        assert api.post(f"/v1/sessions/{session_id}/restart").status_code == 502
+        (workspaces / "away").rename(workspaces / session_id)
+        answer = api.post(f"/v1/sessions/{session_id}/runs", json={"code": "6 * 7"}).json()
+    assert answer["result"] == "42", answer

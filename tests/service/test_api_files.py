@@ -375,3 +375,19 @@ async def test_the_document_describes_uploads(api: Api) -> None:
     assert list(put["requestBody"]["content"]) == ["application/octet-stream"]
     post = paths["/v1/sessions/{session_id}/files"]["post"]
     assert list(post["requestBody"]["content"]) == ["multipart/form-data"]
+
+
+async def test_a_path_that_is_not_utf_8_is_refused_when_the_body_was_read(api: Api) -> None:
+    """A connection that is closed before may be reset, and the answer lost."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
+    secret = api.secrets["admin"]
+    head = f"PUT /v1/sessions/x/files/%FF%FE HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secret}\r\n"
+    for _ in range(2):  # on the same connection
+        writer.write(f"{head}Content-Length: 5\r\n\r\n".encode())
+        await writer.drain()
+        writer.write(b"12345")
+        answer = await reader.readuntil(b"\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        length = int(answer.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        assert b"is not UTF-8" in await reader.readexactly(length)
+    writer.close()

@@ -1,13 +1,15 @@
 """Each bad manner of a kernel: the run ends on time with the right words, and the next one works."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from runs_kit import ALICE, GRACE, Stack, misbehaving, stack, within, works
+from runs_kit import ALICE, GRACE, Stack, misbehaving, stack, waiting, within, works
 from scripted_gateway import Manner
 
-from interpreter.models import RunStatus
+from interpreter.models import RunStatus, SessionStatus
+from interpreter.runs.executor import STATE_LOST
 
 TIMEOUT = 0.5
 
@@ -78,6 +80,28 @@ async def test_a_kernel_that_does_not_listen_is_restarted(parts: Stack, manner: 
     assert await works(parts, session, fresh=True) == (
         "The run before did not stop when it was interrupted. "
         "The kernel was restarted: earlier variables and imports are gone."
+    )
+
+
+async def test_a_restart_of_a_kernel_that_is_just_being_restarted_makes_no_second_one(parts: Stack) -> None:
+    """Which would need the folder that the first one has."""
+    session = await misbehaving(parts, Manner.IGNORES_INTERRUPT)
+    kernel = parts.kernel_of(session)
+    parts.gateway.hold("restart")
+    stuck = await waiting(parts, session)
+    parts.runs.interrupt(ALICE, session.id)
+    restarting = asyncio.create_task(parts.runs.restart(ALICE, session.id))
+    await parts.gateway.reached("restart")
+    kernel.manner = Manner.GOOD
+    while session.fresh_kernel_reason != STATE_LOST:  # both want the kernel renewed
+        await asyncio.sleep(0.01)
+    parts.gateway.release("restart")
+    await restarting
+    assert (await parts.ended(stuck)).status is RunStatus.INTERRUPTED
+    assert list(parts.gateway.kernels) == [session.kernel.id]
+    assert (session.status, (await parts.run(session, "print a")).folded.stdout) == (
+        SessionStatus.IDLE,
+        "a\n",
     )
 
 

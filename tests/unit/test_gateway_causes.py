@@ -13,6 +13,7 @@ from interpreter.gateway_extension.causes import MAX_CAUSE, cause
             "FileNotFoundError: No such file or directory",
         ),
         (PermissionError("may not open ~/secret/file.txt now"), "PermissionError: may not open … now"),
+        (RuntimeError("no '/srv/My Data/state' nor \"~/a b/c\" here"), "no '…' nor \"…\" here"),
         (KeyError("shell_port"), "KeyError: 'shell_port'"),
         (
             RuntimeError("bwrap: Can't mkdir /newroot/x: No space left.\nmore"),
@@ -28,7 +29,19 @@ from interpreter.gateway_extension.causes import MAX_CAUSE, cause
         (TimeoutError(), "TimeoutError"),
         (RuntimeError("x y " * 1000), ("x y " * 1000)[:MAX_CAUSE].strip()),
     ],
-    ids=["os", "path", "key", "first-line", "token", "numbers", "traceback", "empty", "timeout", "long"],
+    ids=[
+        "os",
+        "path",
+        "quoted",
+        "key",
+        "first-line",
+        "token",
+        "numbers",
+        "traceback",
+        "empty",
+        "timeout",
+        "long",
+    ],
 )
 def test_a_cause_is_one_sentence_of_what_concerns_nobody_else(error: Exception, told: str) -> None:
     assert cause(error) == told

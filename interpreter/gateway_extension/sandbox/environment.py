@@ -32,6 +32,9 @@ TOO_WIDE = frozenset({"/", "/bin", "/etc", "/home", "/lib", "/opt", "/root", "/s
 # Variables of the caller that a kernel gets; all others (tokens!) stay outside.
 ENV_NAMES = frozenset({"LANG", "LANGUAGE", "TZ", "TERM"})
 ENV_PREFIXES = ("KERNEL_", "LC_")
+# The limit of memory counts what is reserved for writing: pyarrow's allocator would reserve 1 GiB for the first text
+# in a DataFrame.
+ALLOCATORS = {"MIMALLOC_ARENA_EAGER_COMMIT": "0"}
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_MAX_THREADS")
 
 
@@ -122,6 +125,7 @@ def kernel_environment(
         "MPLCONFIGDIR": f"{HOME}/.config/matplotlib",
         # Without it ipykernel's debugger writes a warning to stderr after each start.
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+        **ALLOCATORS,
     }
     if threads is not None:
         defaults |= dict.fromkeys(THREAD_VARIABLES, str(threads))

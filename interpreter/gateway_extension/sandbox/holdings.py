@@ -8,15 +8,16 @@ import contextlib
 import ctypes
 import functools
 import itertools
+import math
 import os
 import re
 import stat
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from interpreter.gateway_extension.sandbox.pace import PEACE
-from interpreter.gateway_extension.sandbox.processes import living, read
+from interpreter.gateway_extension.sandbox.processes import is_ending, living, read
 
 MAX_DESCRIPTORS = 65_536  # in all processes together
 MAX_PIPES = 4096
@@ -34,7 +35,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _UNNAMED = re.compile(
     rb"^([0-9a-f]+)-([0-9a-f]+) \S+ ([0-9a-f]+) \S+ (\d+) +(/.*) \(deleted\)$", re.MULTILINE
 )
-_AVAILABLE = re.compile(rb"^MemAvailable: +(\d+) kB$", re.MULTILINE)
+_MEMORY = re.compile(rb"^(\w+): +(\d+) kB$", re.MULTILINE)
 _SHARED_MEMORY = b"/dev/zero"  # what anonymous shared memory is called
 _MEMORY_FILE = b"/memfd:"
 
@@ -45,8 +46,10 @@ File = tuple[int, int]  # device and inode
 class Held:
     """By one process."""
 
-    open_files: dict[File, int] = field(default_factory=dict)  # those without a name, and their bytes
-    mapped: dict[File, int] = field(default_factory=dict)  # the same, and what they may have at most
+    files: dict[File, int] = field(default_factory=dict)  # those without a name, and their bytes
+    mapped: dict[File, int] = field(
+        default_factory=dict
+    )  # those that are only mapped, and what they may have at most
     pipes: set[int] = field(default_factory=set)
     epolls: list[tuple[int, int]] = field(default_factory=list)  # descriptor and watches
     descriptors: int = 0
@@ -102,16 +105,19 @@ class Holdings:
         """Of files in memory without a name, and of what the system needs for very many mappings and locks."""
         mappings = sum(max(0, held.mappings - LARGE_MAPS) for held in self._held.values())
         locks = sum(held.locks for held in self._held.values())
-        return self.unnamed_bytes({_memory_device()}) + (mappings + locks) * SMALL_BYTES
+        files = self.unnamed_bytes({_memory_device()}, _shared_memory)
+        return files + (mappings + locks) * SMALL_BYTES
 
-    def unnamed_bytes(self, devices: set[int]) -> int:
-        """Of files without a name on these devices."""
+    def unnamed_bytes(self, devices: set[int], most: Callable[[], float] = lambda: math.inf) -> int:
+        """Of files without a name on these devices: those of which the size is guessed have no more than ``most``."""
         guessed, known = dict[File, int](), dict[File, int]()
         for held in self._held.values():
-            for sizes, found in ((guessed, held.mapped), (known, held.open_files)):
+            for sizes, found in ((guessed, held.mapped), (known, held.files)):
                 for file, size in found.items():
                     sizes[file] = max(size, sizes.get(file, 0))
-        return sum(size for (device, _), size in (guessed | known).items() if device in devices)
+        exactly = sum(size for (device, _), size in known.items() if device in devices)
+        about = sum(size for file, size in guessed.items() if file[0] in devices and file not in known)
+        return exactly + int(min(about, most())) if about else exactly
 
     def _find_excess(self, now: float) -> str | None:
         if len(set[int]().union(*(held.pipes for held in self._held.values()))) > MAX_PIPES:
@@ -161,8 +167,8 @@ class Holdings:
             self._note_mapped(folder, maps, held)
         try:
             self._note_open(folder, held)
-        except PermissionError:
-            held.closed = os.geteuid() != 0
+        except PermissionError:  # so it is, too, with a child that ended and that nobody has waited for
+            held.closed = os.geteuid() != 0 and not is_ending(pid)
         return held
 
     def _note_mapped(self, folder: str, maps: bytes, held: Held) -> None:
@@ -170,12 +176,14 @@ class Holdings:
             device = self._device(path)
             if device is None:
                 continue
+            file = device, int(inode)
+            with contextlib.suppress(OSError):  # only root may, and is told exactly
+                status = os.stat(f"{folder}/map_files/{start.decode()}-{end.decode()}")
+                held.files[file] = status.st_blocks * 512
+                continue
             size = int(offset, 16) + int(end, 16) - int(start, 16)
             if path != _SHARED_MEMORY:  # of which a part may be mapped
                 size = max(size, self._largest_file)
-            with contextlib.suppress(OSError):  # only root may, and is told exactly
-                size = os.stat(f"{folder}/map_files/{start.decode()}-{end.decode()}").st_blocks * 512
-            file = device, int(inode)
             held.mapped[file] = max(size, held.mapped.get(file, 0))
 
     def _device(self, path: bytes) -> int | None:
@@ -217,7 +225,7 @@ def _note(thread: str, name: str, status: os.stat_result, held: Held) -> None:
 
 def _note_unnamed(status: os.stat_result, held: Held) -> None:
     if status.st_nlink == 0:
-        held.open_files[status.st_dev, status.st_ino] = status.st_blocks * 512
+        held.files[status.st_dev, status.st_ino] = status.st_blocks * 512
 
 
 def _used(pids: Iterable[int]) -> dict[int, bytes]:
@@ -231,8 +239,17 @@ def _used(pids: Iterable[int]) -> dict[int, bytes]:
 
 def _available_memory() -> int:
     """Bytes of the host's, without what the system would give back."""
-    found = _AVAILABLE.search(read("/proc/meminfo"))
-    return int(found[1]) * 1024 if found else 0
+    return _memory_numbers().get(b"MemAvailable", 0)
+
+
+def _shared_memory() -> int:
+    """Bytes that all files in memory of the host have together, also those that were swapped out."""
+    numbers = _memory_numbers()
+    return sum(numbers.get(name, 0) for name in (b"Shmem", b"SwapTotal")) - numbers.get(b"SwapFree", 0)
+
+
+def _memory_numbers() -> dict[bytes, int]:
+    return {name: int(number) * 1024 for name, number in _MEMORY.findall(read("/proc/meminfo"))}
 
 
 def _free_bytes(fd: int) -> int:

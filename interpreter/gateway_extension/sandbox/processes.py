@@ -11,6 +11,7 @@ from collections.abc import Iterator
 MAX_PROCESSES = 4096  # a look never takes longer than this, whatever a fork bomb does
 _READ_BYTES = 16 * 1024
 _TICKS = os.sysconf("SC_CLK_TCK")
+_EXITING = 4  # PF_EXITING, of a process's flags
 _SETRESUID = {"x86_64": 117, "aarch64": 147}
 _libc = ctypes.CDLL(None, use_errno=True)
 _TMPFS_PATHS = ("tmp", "home/user", "dev/shm")
@@ -115,6 +116,13 @@ def living(pid: int) -> str:
                 if not _has_ended(f"{folder}/task/{task}"):
                     return f"{folder}/task/{task}"
     return folder
+
+
+def is_ending(pid: int) -> bool:
+    """Whether none of its threads runs any more, also when nobody has waited for it: all that it had open goes."""
+    fields = read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    flags_of_first_thread, threads = int(fields[6]), int(fields[17])
+    return bool(flags_of_first_thread & _EXITING) and threads <= 1
 
 
 def _has_ended(folder: str) -> bool:

@@ -46,6 +46,7 @@ from interpreter.gateway_extension.sandbox.places import Place, Places
 from interpreter.gateway_extension.sandbox.probe import advice, probe
 from interpreter.gateway_extension.sandbox.proxy import PORT
 from interpreter.gateway_extension.sandbox.sandbox import Network, Sandbox
+from interpreter.gateway_extension.sandbox.workspace import open_to_owner
 from interpreter.gateway_extension.sandbox.zygote import (
     ZygoteError,
     find_zygote,
@@ -111,6 +112,7 @@ class BubblewrapProvisioner(SandboxOptions):
         self._asked_to_end = False
         place = await self._take_place(kwargs.get("cwd"))
         await disposal.apart(place.folder.prepare, place.uid)  # removes what a kernel before left
+        await disposal.apart(open_to_owner, place.workspace)
         manager = self.parent
         if manager is None:
             raise SandboxError("this provisioner needs a kernel manager")

@@ -29,11 +29,12 @@ FORBIDDEN = (
 # Refused with ENOSYS: libraries then fall back (glibc: clone3 → clone; libuv, tokio: io_uring → epoll).
 # openat2 takes its mode, and clone3 its flags, by pointer, where no filter can look. All processes of a host have
 # one share of asynchronous I/O (io_setup), and of room for filters (seccomp): who takes all leaves others none. Who
-# watches the files that all sandboxes see (inotify, cachestat) is told what others, and the host's programs, open.
+# watches the files that all sandboxes see (inotify, cachestat, mincore) is told what others, and the host's programs,
+# open.
 # A byte that vmsplice put into a pipe holds its whole page, which may be a huge one and belongs to no process then.
 MISSING = (
     "cachestat", "clone3", "inotify_add_watch", "inotify_init", "inotify_init1", "inotify_rm_watch", "io_cancel", "io_destroy", "io_getevents", "io_pgetevents", "io_setup", "io_submit",
-    "io_uring_enter", "io_uring_register", "io_uring_setup", "memfd_secret", "openat2", "seccomp",
+    "io_uring_enter", "io_uring_register", "io_uring_setup", "memfd_secret", "mincore", "openat2", "seccomp",
     "vmsplice",
 )  # fmt: skip
 
@@ -104,6 +105,10 @@ PREALLOCATION = (0x40305828, 0x4030582A, 0x40305839)  # FS_IOC_RESVSP, FS_IOC_RE
 # files of Python belong to the kernels' user.
 LEASES = (1024, 1040)  # F_SETLEASE, F_SETDELEG
 NOTIFY = 1026  # F_NOTIFY, which watches as inotify does
+# The host keeps what has been read of a file, for all. Who can have it forget that makes others read from the disk
+# again, and sees afterwards which files they read.
+POSIX_FADV_DONTNEED = 4
+MADV_PAGEOUT = 21
 
 
 class SeccompUnavailableError(RuntimeError):
@@ -209,6 +214,17 @@ def _argument_rules(rules: Any, library: Any) -> None:
         _deny(rules, library, eperm, "ioctl", library.Arg(1, library.MASKED_EQ, 0xFFFFFFFF, request))
 
 
+def _cached_file_rules(rules: Any, library: Any) -> None:
+    """What the host has in memory of files stays there, and nobody is told what that is."""
+    forget = library.Arg(3, library.MASKED_EQ, 0xFFFFFFFF, POSIX_FADV_DONTNEED)
+    _deny(rules, library, library.ERRNO(0), "fadvise64", forget)  # an advice: nobody can tell
+    forget = library.Arg(2, library.MASKED_EQ, 0xFFFFFFFF, MADV_PAGEOUT)
+    _deny(rules, library, library.ERRNO(errno.EINVAL), "madvise", forget)
+    # RWF_NOWAIT reads what is in memory only, RWF_DONTCACHE leaves it as it was.
+    special = library.Arg(5, library.NE, 0)
+    _deny(rules, library, library.ERRNO(errno.EOPNOTSUPP), "preadv2", special)
+
+
 def _process_rules(rules: Any, library: Any) -> None:
     """What a process asks for itself, and gets told that it has it; so that libraries go on."""
     for option, *more in (
@@ -233,6 +249,7 @@ def seccomp_filter() -> bytes:
     for number in UNKNOWN:
         rules.add_rule(library.ERRNO(errno.ENOSYS), number)
     _argument_rules(rules, library)
+    _cached_file_rules(rules, library)
     _socket_rules(rules, library)
     _shared_resource_rules(rules, library)
     with tempfile.TemporaryFile() as file:

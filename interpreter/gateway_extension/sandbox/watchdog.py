@@ -70,6 +70,7 @@ class Watchdog:
         self._pace = Pace((watched.limits.workspace_bytes, watched.limits.max_workspace_files))
         self._usage = Usage(0, 0)  # at the last count
         self._full: Usage | None = None  # the usage at which writing was stopped
+        self._room = 0  # the disk's, without what the workspace holds: the most that was seen
         self._sockets = Sockets(0, 0)  # at the last look
         self._sockets_change = False
         self._crowd = 0  # processes, at the last look
@@ -246,10 +247,16 @@ class Watchdog:
     def _measure(self) -> Usage:
         """What the workspace holds, files that have no name any more included."""
         watched = self._watched
+        disk = os.fstatvfs(watched.workspace_fd)
         usage = measure(watched.workspace_fd, max_files=int(watched.limits.max_workspace_files * 1.1) + 10)
-        devices = {os.fstat(fd).st_dev for fd in (watched.workspace_fd, watched.sockets_fd)}
+        if not usage.complete:
+            return usage
+        in_sight = disk.f_bfree * disk.f_frsize + usage.size
+        self._room = max(self._room, in_sight)
         watched.holdings.look(self._pids())
-        hidden = watched.holdings.unnamed_bytes(devices) if usage.complete else 0
+        own, other = (os.fstat(fd).st_dev for fd in (watched.workspace_fd, watched.sockets_fd))
+        hidden = watched.holdings.unnamed_bytes({own}, lambda: self._room - in_sight)
+        hidden += watched.holdings.unnamed_bytes({other} - {own})
         return replace(usage, size=usage.size + hidden)
 
     def _pids(self) -> list[int]:

@@ -4,6 +4,7 @@ Everything below it is written by the kernel, perhaps while we look: no link is 
 path put together; folders are entered by descriptor only.
 """
 
+import contextlib
 import os
 import stat
 import sys
@@ -78,6 +79,18 @@ def give_to(path: Path, uid: int) -> None:
         os.fchmod(fd, 0o700)
     finally:
         os.close(fd)
+
+
+def open_to_owner(path: Path) -> None:
+    """Give the owner of a folder all rights to it: the kernel before may have taken them, and none starts without."""
+    with contextlib.suppress(OSError):  # gone: the start says so
+        fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            mode = stat.S_IMODE(os.fstat(fd).st_mode)
+            if mode & stat.S_IRWXU != stat.S_IRWXU:
+                os.chmod(f"/proc/self/fd/{fd}", mode | stat.S_IRWXU)
+        finally:
+            os.close(fd)
 
 
 def _chown(parent: int, entry: os.DirEntry[str], uid: int) -> None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from interpreter.gateway_extension.sandbox.bubblewrap import SandboxError, memory_file
+from interpreter.gateway_extension.sandbox.environment import ALLOCATORS
 from interpreter.gateway_extension.sandbox.fork_command import Origin
 
 MAIN = str(Path(__file__).with_name("zygote_main.py"))
@@ -254,6 +255,7 @@ def _environment(folder: Path) -> dict[str, str]:
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",
         "JE_ARROW_MALLOC_CONF": "background_thread:false",  # pyarrow's allocator would start a thread
+        **ALLOCATORS,
     }
 
 
