@@ -108,6 +108,15 @@ class Boxed:
             if reply["parent_header"].get("msg_id") == request:
                 return str(reply["content"]["status"])
 
+    def wait_for_output(self, request: str, text: str, timeout: float = 10.0) -> None:
+        """Wait until a run has printed a text."""
+        assert self.client is not None
+        while True:
+            message = self.client.get_iopub_msg(timeout=timeout)
+            is_its = message["parent_header"].get("msg_id") == request
+            if is_its and message["msg_type"] == "stream" and text in message["content"]["text"]:
+                return
+
     def wait_for_file(self, name: str, timeout: float = 10.0) -> None:
         """Wait until the kernel has made a file in its workspace."""
         deadline = time.monotonic() + timeout
