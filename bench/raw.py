@@ -1,6 +1,7 @@
 """The baseline: what kernels cost when ``AsyncKernelClient`` speaks to them over raw ZeroMQ.
 
-Nothing is faster than this on the same machine, so the service is judged by its ratio to it.
+They are those of ipykernel's own kernelspec: what the service's kernelspec adds is its own cost, or gain. Both are of
+the same environment.
 """
 
 import asyncio
@@ -10,21 +11,34 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+from ipykernel.kernelspec import get_kernel_dict
 from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_client.manager import AsyncKernelManager
 
 from bench.report import Row
 
 SYSTEM = "raw ZeroMQ"
+OWN_KERNEL = f"{SYSTEM}, the service's kernelspec"
 READY_TIMEOUT = 60.0
 RUN_TIMEOUT = 60.0
 WARM_UP_RUNS = 5
 
 
+def new_manager(*, stock: bool = True, **options: Any) -> AsyncKernelManager:
+    """Of a kernel over ipc as ipykernel installs it, or (not ``stock``) one of the service's kernelspec."""
+    manager = AsyncKernelManager(transport="ipc", **options)
+    if stock:
+        spec = manager.kernel_spec
+        assert spec is not None
+        spec.argv = [spec.argv[0], *get_kernel_dict()["argv"][1:]]
+        spec.env, spec.metadata = {}, {}
+    return manager
+
+
 @asynccontextmanager
-async def started_kernel(kernel_name: str = "python3") -> AsyncIterator[AsyncKernelClient]:
+async def started_kernel(*, stock: bool = True) -> AsyncIterator[AsyncKernelClient]:
     """A kernel over ipc with a client that is ready; the kernel is ended on the way out."""
-    manager = AsyncKernelManager(kernel_name=kernel_name, transport="ipc")
+    manager = new_manager(stock=stock)
     await manager.start_kernel()
     client: AsyncKernelClient = manager.client()
     try:
@@ -62,21 +76,6 @@ async def _reply(client: AsyncKernelClient, msg_id: str) -> dict[str, Any]:
         message: dict[str, Any] = await client.get_shell_msg()
         if message["parent_header"].get("msg_id") == msg_id:
             return message
-
-
-async def latency(runs: int = 100) -> Row:
-    """Milliseconds of ``1+1`` in a warm kernel, the median of so many runs."""
-    async with started_kernel() as client:
-        for _ in range(WARM_UP_RUNS):
-            await run(client, "1+1")
-        seconds = [await _timed_run(client) for _ in range(runs)]
-    return Row("latency of 1+1, median", SYSTEM, statistics.median(seconds) * 1000, "ms", runs)
-
-
-async def _timed_run(client: AsyncKernelClient) -> float:
-    begin = time.perf_counter()
-    await run(client, "1+1")
-    return time.perf_counter() - begin
 
 
 async def throughput(kernels: int = 40, runs: int = 25) -> Row:

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -130,24 +131,25 @@ def running_service(**settings: str) -> Iterator[Service]:
 
 
 async def latency(service: Service, runs: int) -> list[Row]:
-    """Milliseconds of ``1+1``, raw and through REST in turn, so that both see the same machine."""
+    """Milliseconds of ``1+1``, raw and through REST in turn, so that all see the same machine."""
     client = service.client()
     session_id = client.new_session()
-    raw_seconds, rest_seconds = [], []
-    async with raw.started_kernel() as kernel:
+    seconds: dict[str, list[float]] = {raw.SYSTEM: [], raw.OWN_KERNEL: [], SYSTEM: []}
+    async with raw.started_kernel() as stock, raw.started_kernel(stock=False) as own:
         for number in range(runs + raw.WARM_UP_RUNS):
-            begin = time.perf_counter()
-            await raw.run(kernel, "1+1")
-            middle = time.perf_counter()
+            times = [time.perf_counter()]
+            for kernel in (stock, own):
+                await raw.run(kernel, "1+1")
+                times.append(time.perf_counter())
             client.run(session_id, "1+1")
+            times.append(time.perf_counter())
             if number >= raw.WARM_UP_RUNS:
-                raw_seconds.append(middle - begin)
-                rest_seconds.append(time.perf_counter() - middle)
+                for measured, (begin, end) in zip(seconds.values(), pairwise(times), strict=True):
+                    measured.append(end - begin)
     client.delete(session_id)
-    name = "latency of 1+1, median"
     return [
-        Row(name, raw.SYSTEM, statistics.median(raw_seconds) * 1000, "ms", runs),
-        Row(name, SYSTEM, statistics.median(rest_seconds) * 1000, "ms", runs),
+        Row("latency of 1+1, median", system, statistics.median(measured) * 1000, "ms", runs)
+        for system, measured in seconds.items()
     ]
 
 

@@ -13,7 +13,6 @@ from contextlib import AsyncExitStack
 
 import psutil
 from jupyter_client.asynchronous.client import AsyncKernelClient
-from jupyter_client.manager import AsyncKernelManager
 
 from bench import raw
 from bench.report import Row
@@ -64,7 +63,7 @@ async def _raw_burst(count: int) -> list[Row]:
 
 async def _start_raw(stack: AsyncExitStack, sockets: str) -> None:
     """``sockets``: of each kernel others; those that start at once would choose the same."""
-    manager = AsyncKernelManager(transport="ipc", ip=sockets)
+    manager = raw.new_manager(ip=sockets)
     stack.push_async_callback(manager.shutdown_kernel, now=True)
     await manager.start_kernel()
     client: AsyncKernelClient = manager.client()

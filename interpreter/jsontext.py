@@ -8,10 +8,12 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from interpreter import smalljson
 from interpreter.jsonreading import read_in_pieces
 
 MAX_VALUES = 400_000
@@ -105,6 +107,9 @@ def load_utf8(
     data: bytes | memoryview, bundle: Sequence[str] = ("data",), *, errors: str = "strict"
 ) -> tuple[Any, int]:
     """`load` for the UTF-8 of JSON text; raises UnicodeDecodeError, unless ``errors`` says otherwise."""
+    if len(data) <= smalljson.SMALL:
+        with suppress(smalljson.RefusedError):
+            return smalljson.read(data), 0
     text, is_bytes = _readable(data, errors)
     value, lost = _load(text, bundle, is_bytes=is_bytes)
     del text
@@ -214,6 +219,14 @@ def dump(value: Any, **options: Any) -> bytes:
     if is_light(value):
         return json.dumps(value, **options).encode()
     return b"".join(_Pieces(options).of(value))
+
+
+def dump_compact(value: Any, *, allow_nan: bool = True) -> bytes:
+    """`dump` without spaces. Numbers that are not finite may be null, whatever ``allow_nan`` says."""
+    if is_light(value):
+        with suppress(smalljson.RefusedError):
+            return smalljson.write(value)
+    return dump(value, allow_nan=allow_nan, separators=(",", ":"))
 
 
 def is_light(value: Any, large_text: int = _LARGE_TEXT) -> bool:

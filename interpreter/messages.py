@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
+from interpreter import smalljson
 from interpreter.jsontext import load, load_utf8
 
 _SMALL_HEADER = 1024  # bytes
@@ -119,7 +120,7 @@ def encode(
                 "buffers": [],
             }
         )
-    parts = [channel.encode(), json.dumps(header).encode(), b"{}", b"{}", json.dumps(content).encode()]
+    parts = [channel.encode(), smalljson.write(header), b"{}", b"{}", json.dumps(content).encode()]
     return _join(parts)
 
 

@@ -45,6 +45,9 @@ class RunPipes:
         self._epoll = select.epoll()
         self._pipes = {}  # read end → Pipe
         self._unsent = 0  # bytes since something was sent
+        self._sending = False
+        self.waits = True
+        """Whether a flush is done when all is sent that was shown before: code may end its kernel after it."""
         self._sent = threading.Event()
         self._send_all = stream._flush
         stream._flush = self._send
@@ -72,9 +75,26 @@ class RunPipes:
                 self._current.header = header
 
     def flush(self):
-        """What programs have written, then what the stream holds."""
+        """What programs have written, then what the stream holds.
+
+        ipykernel flushes six times in each run, and waits for its output thread each time, whatever there is to send.
+        """
+        self.read()
+        if not self._is_sent():
+            self._flush()
+
+    def flush_and_wait(self):
+        """The same, and all that was shown before is sent, too."""
         self.read()
         self._flush()
+
+    def _is_sent(self):
+        if os.getpid() != self._owner:
+            return False
+        with self.stream._buffer_lock:
+            if any(buffer.tell() for buffer in self.stream._buffers.values()):
+                return False
+        return not self._sending and not (self.waits and self.stream.pub_thread._events)
 
     def read(self):
         """Takes what programs of this run have written."""
@@ -162,7 +182,11 @@ class RunPipes:
 
     def _send(self):
         """In ipykernel's output thread: sends what was written."""
-        self._send_all()
+        self._sending = True
+        try:
+            self._send_all()
+        finally:
+            self._sending = False
         self._unsent = 0
         self._sent.set()
 

@@ -26,7 +26,7 @@ PAUSE_SECONDS = 0.2
 LONG_LINE = 4096
 """So many characters do not wait for their line's end."""
 INTERNALS = (
-    *("_buffers", "_buffer_lock", "_flush", "_flush_pending", "_schedule_flush"),
+    *("_buffers", "_buffer_lock", "_flush", "_flush_pending", "_schedule_flush", "pub_thread"),
     *("_original_stdstream_fd", "_parent_header", "set_parent", "watch_fd_thread"),
 )
 """What this needs of ipykernel's streams."""
@@ -46,7 +46,8 @@ def load_ipython_extension(shell):
 
 def is_expected(stream):
     """Whether a stream is ipykernel's, and has the parts that are used here."""
-    return getattr(stream, "_should_watch", False) and all(hasattr(stream, name) for name in INTERNALS)
+    parts = all(hasattr(stream, name) for name in INTERNALS)
+    return getattr(stream, "_should_watch", False) and parts and hasattr(stream.pub_thread, "_events")
 
 
 class StandardStreams:
@@ -82,9 +83,12 @@ class StandardStreams:
             first_lines.begin()
         for pipes in self._pipes:
             pipes.begin()
+            pipes.waits = True
 
     def end(self):
         """Called after each cell."""
+        for pipes in self._pipes:
+            pipes.waits = False
         for file in self._c_files:
             _libc.fflush(file)
         for stream in (sys.__stdout__, sys.__stderr__):
@@ -106,8 +110,10 @@ class StandardStreams:
             own.flush()
 
     def flush(self):
-        """Sends what was written so far."""
-        for stream in self._streams.values():
+        """Sends what was written and shown so far."""
+        for pipes in self._pipes:
+            pipes.flush_and_wait()
+        for stream in () if self._pipes else self._streams.values():
             stream.flush()
 
     def _mend_before_use(self):
@@ -123,7 +129,14 @@ class StandardStreams:
     def _after_mending(self, use):
         def mend_and_use(*args, **kwargs):
             self.mend()
-            return use(*args, **kwargs)
+            waits = [pipes.waits for pipes in self._pipes]
+            for pipes in self._pipes:
+                pipes.waits = False  # what is used comes after all that was shown before anyhow
+            try:
+                return use(*args, **kwargs)
+            finally:
+                for pipes, waited in zip(self._pipes, waits, strict=True):
+                    pipes.waits = waited
 
         return mend_and_use
 

@@ -5,7 +5,7 @@ import math
 from typing import Any, NoReturn
 
 from interpreter.errors import InvalidRequestError
-from interpreter.jsontext import count_values, dump
+from interpreter.jsontext import count_values, dump, dump_compact
 
 MAX_VALUES = 100_000
 MAX_DEPTH = 100
@@ -36,7 +36,7 @@ def parse_json(body: bytes) -> Any:
 def dump_json(value: Any) -> bytes:
     """UTF-8 JSON on one line. Text with lone surrogates, which UTF-8 can't hold, is escaped."""
     try:
-        return dump(value, separators=(",", ":"))
+        return dump_compact(value)
     except UnicodeEncodeError:
         return dump(value, ensure_ascii=True, separators=(",", ":"))
 

@@ -127,6 +127,7 @@ def make_application(
 
     rules = make_routes(services, toolbox)
     own = [rule for rule in rules if rule.regex.pattern.startswith("/v1/")]
+    own.sort(key=lambda rule: rule.target is not runs.SessionRunsHandler)  # which is asked most of these
     others = [rule for rule in rules if rule not in own]
     static = [
         URLSpec(r"/static/(.*)", StaticHandler, {"path": str(static_path)}),

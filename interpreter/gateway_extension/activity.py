@@ -4,10 +4,11 @@ The rules are those of ``MappingKernelManager.start_watching_activity`` (jupyter
 subscribes to each kernel a second time and reads all its output once more to apply them.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
+
+from interpreter.jsontext import load_utf8
 
 GATEWAY_STATES = ("dead", "restarting")
 """States that only the gateway tells of."""
@@ -23,7 +24,7 @@ def activity(parts: Sequence[bytes], is_tracked: Callable[[str], bool], state: s
     if max(map(len, parts[:2])) > _MAX_PART_BYTES:
         return False, state
     try:
-        msg_type = _text(json.loads(parts[0].decode()).get("msg_type"))
+        msg_type = _text(_load(parts[0]).get("msg_type"))
         if state == "busy" and msg_type != "status":
             return True, state  # whatever a busy kernel says is activity, whoever asked
         parent_type = _read(parts[1], "msg_type")
@@ -44,7 +45,11 @@ def activity(parts: Sequence[bytes], is_tracked: Callable[[str], bool], state: s
 
 @lru_cache(maxsize=64)  # all messages of a run have the same parent, and most states are one of two
 def _read(part: bytes, name: str) -> str:
-    return _text(json.loads(part.decode()).get(name))
+    return _text(_load(part).get(name))
+
+
+def _load(part: bytes) -> Any:
+    return load_utf8(part)[0]
 
 
 def _text(value: Any) -> str:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from interpreter.jsontext import dump, read_utf8
+from interpreter.jsontext import dump_compact, read_utf8
 from interpreter.models import JSON, from_iso, to_iso
 
 FORMAT = 1
@@ -135,7 +135,7 @@ def _dumps(value: JSON) -> bytes:
 
 def _exact(value: JSON) -> bytes:
     try:
-        return dump(value, allow_nan=False, separators=(",", ":"))
+        return dump_compact(value, allow_nan=False)
     except UnicodeEncodeError:
         return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
 

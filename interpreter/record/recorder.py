@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from interpreter.errors import RecordUnavailableError, SettingsError
 from interpreter.jsontext import is_light
-from interpreter.models import Run, SessionInfo, parse_run_id, run_id_of
+from interpreter.models import JSON, Run, SessionInfo, parse_run_id, run_id_of
 from interpreter.record.disk import Disk
 from interpreter.record.index import SessionRecord
 from interpreter.record.journal import DamagedError
@@ -134,16 +134,37 @@ class Recorder:
                     "The record of this session is closed.", code="record_not_writable"
                 )
             data = accepted_data(run, idempotency_key=idempotency_key, request_hash=request_hash)
-            early = early and self._disk.is_quick and not opened.live.unwritten
             try:
-                if early and len(run.code) <= _SMALL_CODE:
-                    self._disk.write_now(opened.live.begin, run, self._clock(), data)
-                    self._sessions.sync_later(opened)
+                if early and self._may_be_early(opened, run):
+                    self._accept_early(opened, run, data)
                 else:
                     await self._disk.write(opened.live.accept, run, self._clock(), data)
             except OSError as error:
                 raise self._unavailable() from error
             self._sessions.schedule(opened, _SHOW_RUNNING_DELAY)
+
+    def accept_at_once(self, run: Run, *, request_hash: str) -> bool:
+        """`accept_run`, early and without a wait; False if something has to be waited for: then nothing was done."""
+        opened = self._sessions.open.get(run.session_id)
+        if opened is None or opened.lock.locked() or opened.live.is_ending:
+            return False
+        if not self._may_be_early(opened, run):
+            return False
+        try:
+            self._accept_early(
+                opened, run, accepted_data(run, idempotency_key=None, request_hash=request_hash)
+            )
+        except OSError as error:
+            raise self._unavailable() from error
+        self._sessions.schedule(opened, _SHOW_RUNNING_DELAY)
+        return True
+
+    def _may_be_early(self, opened: OpenSession, run: Run) -> bool:
+        return self._disk.is_quick and not opened.live.unwritten and len(run.code) <= _SMALL_CODE
+
+    def _accept_early(self, opened: OpenSession, run: Run, data: JSON) -> None:
+        self._disk.write_now(opened.live.begin, run, self._clock(), data)
+        self._sessions.sync_later(opened)
 
     async def finish_run(
         self, run: Run, *, late: tuple[int, ...] = (), on_disk: Callable[[], None] = lambda: None
@@ -169,6 +190,7 @@ class Recorder:
             try:
                 if turn and small and self._disk.syncs_quickly and not opened.live.unwritten:
                     self._disk.sync_now(finish, on_disk, renders=False)
+                    await asyncio.sleep(0)  # who was told goes on first
                 else:
                     await self._disk.write(finish, tell, renders=small and not turn)
             except OSError:

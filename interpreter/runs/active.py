@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from interpreter.events import COMPLETED, EventLog, RunEvent, replay_events
@@ -80,7 +81,9 @@ class ActiveRun:
             return replace(self.run, folded=replace(self.folder.folded(), error=error)) if late else self.run
         return replace(self.run, folded=self.folder.folded())
 
-    def started(self) -> None:
+    def begin(self, at: datetime) -> None:
+        """It is not in the queue any more."""
+        self.update(status=RunStatus.RUNNING, started_at=at)
         self.log.append("run.started", self.run)
 
     def complete(self, run: Run) -> None:

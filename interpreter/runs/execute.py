@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,16 +64,16 @@ class _Attempt:
         self._active = active
         self._kernel = kernel
 
+    def begin(self) -> None:
+        """Send the code, if it can be sent now."""
+        if not self._kernel.dead:
+            self._send()
+
     async def ends_within(self, seconds: float) -> bool:
-        """Send the code if it can be sent now; whether all of its end came so soon. Most runs need no task."""
-        if self._kernel.dead:
-            return False
-        self._send()
+        """Whether the code was sent, and all of its end came so soon. Most runs need no task."""
         if self.execution is None:
             return False
-        waited: set[asyncio.Future[Any]] = {self.execution.ended, self._active.stop}
-        await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        return self.execution.is_over
+        return await self.execution.is_over_within(seconds, unless=self._active.stop)
 
     def go_on(self) -> "asyncio.Task[None]":
         """The task that does what is left."""
@@ -100,13 +100,25 @@ class _Attempt:
         )
 
 
-async def execute(active: ActiveRun, kernel: Kernel, *, timeout: float, grace: float) -> Outcome:
-    """Run the code to its end, at most ``timeout`` plus ``grace`` seconds."""
+async def execute(
+    active: ActiveRun,
+    kernel: Kernel,
+    *,
+    timeout: float,
+    grace: float,
+    on_sent: Callable[[], None] = lambda: None,
+) -> Outcome:
+    """Run the code to its end, at most ``timeout`` plus ``grace`` seconds.
+
+    ``on_sent`` is called while the kernel begins with it already, if it is there and the run is not stopped yet.
+    """
     if active.stop.done():
         return stopped(active.stop.result())
     loop = asyncio.get_running_loop()
     end = loop.time() + timeout
     attempt = _Attempt(active, kernel)
+    attempt.begin()
+    on_sent()
     if await attempt.ends_within(min(timeout, SOON)):
         return _ended(active, attempt)
     try:

@@ -87,10 +87,12 @@ class Executor:
         if fresh:
             lane.displays.clear()
             active.update(kernel_restarted=True, notices=(fresh,))
-        active.update(status=RunStatus.RUNNING, started_at=self._clock())
-        active.started()
         outcome = await execute(
-            active, kernel, timeout=active.run.timeout, grace=self._settings.interrupt_grace
+            active,
+            kernel,
+            timeout=active.run.timeout,
+            grace=self._settings.interrupt_grace,
+            on_sent=partial(active.begin, self._clock()),
         )
         self._look_after_kernel(session, kernel, outcome)
         after = files.glance() or await files.snapshot()

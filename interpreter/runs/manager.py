@@ -101,6 +101,8 @@ class RunManager:
         """
         self._refuse_if_closing()
         digest = digest_of(session.id, request)
+        if (active := self._submit_at_once(session, request, digest)) is not None:
+            return active
         return await self._once(principal, request, digest, lambda: self._submit(session, request, digest))
 
     async def submit_one_off(
@@ -114,9 +116,9 @@ class RunManager:
         )
 
     async def get(self, principal: Principal, run_id: str) -> Run:
-        """A run, live or from the record. Raises NotFoundError."""
+        """A run, live or from the record, which may have got by now what it could not take. Raises NotFoundError."""
         active = self._runs.get(run_id)
-        run = active.snapshot() if active is not None else await self._recorder.get_run(run_id)
+        run = active.snapshot() if active and active.run.recorded else await self._recorder.get_run(run_id)
         if run is None or not principal.reads(run.owner_id):
             raise NotFoundError("There is no run with this id.")
         return run
@@ -241,6 +243,21 @@ class RunManager:
             raise NotFoundError("The run of this Idempotency-Key is not in the record any more.")
         return RecordedRun(run)
 
+    def _submit_at_once(self, session: Session, request: RunRequest, digest: str) -> ActiveRun | None:
+        """Accept the run of an idle session, without a wait in which its client could leave; None if there has to be one."""
+        if request.idempotency_key or not request.told_at_end or session.active_runs:
+            return None
+        lane = self._lane(session)
+        if lane.accepting.locked():
+            return None
+        active = self._new_run(lane, request)
+        if not self._recorder.accept_at_once(active.run, request_hash=digest):
+            return None
+        session.active_runs += 1
+        session.run_count += 1
+        self._enqueue(lane, active)
+        return active
+
     async def _submit(self, session: Session, request: RunRequest, digest: str) -> AcceptedRun:
         if session.active_runs > self._settings.max_queued_runs:
             raise RateLimitedError(
@@ -291,6 +308,15 @@ class RunManager:
         session, key = lane.session, request.idempotency_key
         if key and (run_id := await find_recorded(self._recorder, session.id, key, digest)):
             return await self._accepted(run_id)
+        active = self._new_run(lane, request)
+        await self._recorder.accept_run(
+            active.run, idempotency_key=key, request_hash=digest, early=request.told_at_end
+        )
+        session.run_count += 1
+        return active
+
+    def _new_run(self, lane: Lane, request: RunRequest) -> ActiveRun:
+        session = lane.session
         session.last_activity_at = now = self._clock()
         run = Run(
             id=run_id_of(session.id, session.run_count + 1),
@@ -307,10 +333,6 @@ class RunManager:
             run, self._limits, lane.displays, on_amend=amendments.update_display, on_late=amendments.late
         )
         active.clients = int(request.background)
-        await self._recorder.accept_run(
-            run, idempotency_key=key, request_hash=digest, early=request.told_at_end
-        )
-        session.run_count += 1
         return active
 
     def _enqueue(self, lane: Lane, active: ActiveRun) -> None:

@@ -32,3 +32,28 @@ def test_the_last_words_of_a_kernel(run: Run, code: str, shown: str) -> None:
 def test_code_that_never_lets_go_of_the_interpreter(run: Run) -> None:
     ended = run("print('a')\nprint('b')\nsum(range(10**12))", timeout=1)
     assert (ended["status"], ended["stdout"]) == ("timeout", "a\nb\n")
+
+
+def test_what_was_shown_before_a_flush_is_there(run: Run) -> None:
+    """Although a flush of an empty stream has nothing to send of its own, and the thread that sends is late."""
+    late = "import sys, time\nget_ipython().kernel.iopub_thread.schedule(lambda: time.sleep(0.2))\n"
+    ended = run(f"{late}display('a')\nsys.stdout.flush()\nsum(range(10**12))", timeout=1)
+    assert ended["status"] == "timeout"
+    assert [output["data"]["text/plain"] for output in ended["outputs"] if "data" in output] == ["'a'"]
+
+
+def test_a_flush_of_nothing_waits_for_nobody(run: Run) -> None:
+    code = """
+import sys, time
+thread = get_ipython().kernel.iopub_thread
+while thread._events:  # until all of before is sent
+    time.sleep(0.001)
+schedule, thread.schedule, asked = thread.schedule, lambda function: asked.append(function), []
+try:
+    sys.stdout.flush()
+    sys.stderr.flush()
+finally:
+    thread.schedule = schedule
+len(asked)
+"""
+    assert run(code)["result"] == "0"
