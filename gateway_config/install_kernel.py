@@ -20,6 +20,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 
+# Of each kernel in Python. -P: nothing that it imports may be a file of the session's, whose folder it starts in.
+PYTHON_OPTIONS = ("-P", "-Xfrozen_modules=off")
 # Fonts for characters that matplotlib's own lacks: folders of packages in kernel-requirements.txt.
 FONTS = ("cvttf_NotoSansCJK_Regular/NotoSansCJKtc-Regular.otf", "manimgx_fonts/NotoEmoji[wght].ttf")
 
@@ -70,7 +72,7 @@ def install_python(folder: Path, display_name: str) -> None:
         {
             "argv": [
                 sys.executable,
-                "-Xfrozen_modules=off",
+                *PYTHON_OPTIONS,
                 "-m",
                 "ipykernel_launcher",
                 "-f",
@@ -96,12 +98,13 @@ def install_bash(folder: Path) -> None:
         {
             "argv": [
                 sys.executable,
-                "-Xfrozen_modules=off",
+                *PYTHON_OPTIONS,
                 "-m",
                 "bash_kernel",
                 "-f",
                 "{connection_file}",
                 "--HistoryManager.enabled=False",
+                "--InteractiveShellApp.ignore_cwd=True",
             ],
             "display_name": "Bash",
             "language": "bash",

@@ -3,13 +3,18 @@
 An interrupt ends the code of a cell, and of a shell that it waits for often just the first process. The
 service then asks for `end_processes`. What began before the run lives on, with all that it starts.
 
+IPython itself ends the program of a ``!command`` that is interrupted, but not if the interrupt comes while it starts
+or ends that: then the program goes on, and the error is no KeyboardInterrupt. Here it ends too, and the error is one.
+
 It needs ``/proc``; where there is none (macOS, a sandbox in a container with a masked one) nothing is ended.
 """
 
 import contextlib
+import functools
 import os
 import select
 import signal
+import sys
 import threading
 import time
 
@@ -35,7 +40,7 @@ class RunProcesses:
         run = self._shell.kernel.get_parent("shell").get("header", {}).get("msg_id")
         if run != self._run and threading.current_thread() is threading.main_thread():
             self._run = run
-            self._since = int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS)
+            self._since = now()
             self._before = set(process_ids())
 
     def end(self):
@@ -89,7 +94,7 @@ def process_ids():
 
 
 def read_process(pid):
-    """When it started (clock ticks since boot), its parent and its session; None when it has ended.
+    """When it started (clock ticks since boot), its parent, its session and its terminal; None when it has ended.
 
     Source: proc_pid_stat(5).
     """
@@ -100,7 +105,12 @@ def read_process(pid):
         return None
     if not fields or fields[0] in (b"Z", b"X"):
         return None
-    return int(fields[19]), int(fields[1]), int(fields[3])
+    return int(fields[19]), int(fields[1]), int(fields[3]), int(fields[4])
+
+
+def now():
+    """The time, as `read_process` tells it."""
+    return int(time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)) * TICKS)
 
 
 def chain(pid, processes):
@@ -144,6 +154,38 @@ def send(number, handles):
             signal.pidfd_send_signal(handle, number)
 
 
+# ---- shell commands
+
+
+def end_with_wait(run):
+    """Wraps a function that starts the program of a command in a terminal of its own and waits for it."""
+
+    @functools.wraps(run)
+    def run_or_end(command):
+        since = now()
+        try:
+            return run(command)
+        except BaseException as error:
+            end_terminals(since)
+            if isinstance(error, UnboundLocalError) and isinstance(error.__context__, KeyboardInterrupt):
+                raise KeyboardInterrupt from None  # IPython had no name for the program yet
+            raise
+
+    return run_or_end
+
+
+def end_terminals(since):
+    """End what this process has started in terminals of their own since then, with all that runs there."""
+    processes = {pid: process for pid in process_ids() if (process := read_process(pid))}
+    own = os.getpid()
+    begun = {
+        pid
+        for pid, (started, parent, session, terminal) in processes.items()
+        if parent == own and session == pid and terminal and started >= since
+    }
+    end_all([pid for pid, process in processes.items() if process[2] in begun])
+
+
 _of_kernel = []  # RunProcesses, once it is loaded
 
 
@@ -152,6 +194,9 @@ def load_ipython_extension(shell):
     if not _of_kernel and getattr(shell, "kernel", None) is not None:
         _of_kernel.append(RunProcesses(shell))
         shell.events.register("pre_run_cell", _of_kernel[0].begin)
+        module = sys.modules.get("ipykernel.zmqshell")
+        if hasattr(module, "system"):
+            module.system = end_with_wait(module.system)
 
 
 def end_processes():

@@ -153,12 +153,12 @@ def flush_at_close(stream):
 
 def is_usable(stream):
     """Whether a stream can be written to and flushed; code may put anything there."""
-    if not callable(getattr(stream, "write", None)):
-        return False
     try:
+        if not callable(stream.write):
+            return False
         stream.flush()
         return getattr(stream, "closed", False) is not True  # a closed StringIO is flushed without an error
-    except Exception:  # noqa: BLE001
+    except BaseException:  # noqa: BLE001  (an interrupt, too: the stream does not let go)
         return False
 
 

@@ -13,6 +13,9 @@ c = get_config()  # type: ignore[name-defined]  # noqa: F821
 # `In`, `Out`, `_` and `%history` of the running session work without it.
 c.HistoryManager.enabled = False
 
+# The extension does it, once the kernel has imported what is its own.
+c.InteractiveShellApp.ignore_cwd = True
+
 _extensions = []
 for _name in (
     "interpreter_kernel",
@@ -23,6 +26,8 @@ for _name in (
     "interpreter_processes",
     "interpreter_tracebacks",
     "interpreter_memory",
+    "interpreter_survival",
+    "interpreter_imports",
 ):
     _path = Path(__file__).with_name(f"{_name}.py")
     if _path.is_file() and _name not in sys.modules:  # a fork server has loaded them already

@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from sandbox_kit import IS_ROOT, PROJECT, Boxed, boxed, kernel_python
+from watching import eventually
 
 from interpreter.gateway_extension.sandbox.fork_command import Origin
 from interpreter.gateway_extension.sandbox.zygote import ZygoteError, find_zygote
@@ -417,6 +419,21 @@ def test_a_zygote_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) -> Non
             assert slow.provisioner._sandbox.forking is None
             assert slow.run("print(1)") == "1\n"
         monkeypatch.undo()
+        assert eventually(lambda: not psutil.pid_exists(zygote))
         with boxed(FORK) as next_one:
             assert zygote_of(next_one) != zygote
+            assert next_one.run("print(1)") == "1\n"
+
+
+def test_a_zygote_that_is_only_slow_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    with boxed(FORK) as kernel:
+        zygote = kernel.provisioner._sandbox.forking.zygote
+        monkeypatch.setattr("interpreter.gateway_extension.sandbox.zygote.FORK_TIMEOUT", 5)
+        os.kill(zygote.pid, signal.SIGSTOP)
+        with boxed(FORK) as slow:
+            assert slow.provisioner._sandbox.forking is None
+            os.kill(zygote.pid, signal.SIGCONT)
+            assert eventually(lambda: not zygote._is_looked_at)
+        with boxed(FORK) as next_one:
+            assert zygote_of(next_one) == zygote.pid
             assert next_one.run("print(1)") == "1\n"

@@ -1,6 +1,9 @@
 """The fork server is kept alive by the gateway, and the service tells people how it is."""
 
 import logging
+import os
+import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +12,8 @@ import pytest
 from interpreter.gateway_extension import fork_server
 from interpreter.gateway_extension.fork_server import ForkServerKeeper, ForkServerState
 from interpreter.gateway_extension.sandbox.fork_command import IMPORTS, ForkCommand, Origin
-from interpreter.gateway_extension.sandbox.zygote import ZygoteError
+from interpreter.gateway_extension.sandbox.processes import cpu_seconds
+from interpreter.gateway_extension.sandbox.zygote import ZygoteError, is_working
 from interpreter.kernels.fork_server import NoForkServer, make_fork_server, sentence
 from interpreter.settings import Settings
 
@@ -115,3 +119,12 @@ def test_the_imports_of_a_kernelspec_come_with_what_they_need_when_they_are_used
     assert none is not None
     assert not [name for name in none.origin.imports if name.startswith(("numpy", "pandas", "matplotlib"))]
     assert "ipykernel.kernelapp" in none.origin.imports
+
+
+def test_a_process_that_only_waits_does_not_work() -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as waiting:
+        assert is_working(os.getpid(), cpu_seconds([os.getpid()]))
+        end = time.monotonic() + 10
+        while is_working(waiting.pid, cpu_seconds([waiting.pid])):  # until it is there
+            assert time.monotonic() < end
+        assert is_working(waiting.pid, before=-1.0)  # it has, since

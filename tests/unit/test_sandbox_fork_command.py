@@ -12,6 +12,7 @@ from interpreter.gateway_extension.sandbox.fork_command import ForkCommand, Orig
     [
         (["/p", "-m", "mod", "-f", "x"], {"PYTHONPATH": "x"}, True),
         (["/p", "-Xfrozen_modules=off", "-m", "mod"], {}, True),
+        (["/p", "-P", "-Xfrozen_modules=off", "-m", "mod"], {}, True),
         (["python", "-m", "mod"], {}, False),
         (["/p", "-m"], {}, False),
         (["/p", "-c", "code"], {}, False),

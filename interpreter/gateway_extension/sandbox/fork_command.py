@@ -60,7 +60,9 @@ class ForkCommand:
 
         ``files``: modules of the kernel's own that are imported by path.
         """
-        at = next((n for n, word in enumerate(command) if n and not word.startswith("-X")), 0)
+        at = next(
+            (n for n, word in enumerate(command) if n and word != "-P" and not word.startswith("-X")), 0
+        )
         if command[at : at + 1] != ["-m"] or len(command) < at + 2 or not os.path.isabs(command[0]):
             return None
         if any(_acts_at_start(name) for name in env):

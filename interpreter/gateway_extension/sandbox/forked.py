@@ -172,8 +172,9 @@ def _renew_environment(env: dict[str, str]) -> None:
     with contextlib.suppress(locale.Error):
         locale.setlocale(locale.LC_CTYPE, "")  # as every Python does when it starts
     site.USER_SITE = site.USER_BASE = None  # found again when somebody asks
-    path = [entry for entry in env.get("PYTHONPATH", "").split(":") if entry]
-    sys.path[:0] = [os.getcwd(), *path]  # the first is of "python -m"
+    sys.path[:0] = [entry for entry in env.get("PYTHONPATH", "").split(":") if entry]
+    if not sys.flags.safe_path:
+        sys.path.insert(0, os.getcwd())  # as "python -m" does
 
 
 def _renew_arguments(argv: list[str], command: list[str]) -> None:

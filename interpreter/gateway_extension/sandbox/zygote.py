@@ -22,10 +22,12 @@ from pathlib import Path
 from interpreter.gateway_extension.sandbox.bubblewrap import SandboxError, memory_file
 from interpreter.gateway_extension.sandbox.environment import ALLOCATORS
 from interpreter.gateway_extension.sandbox.fork_command import Origin
+from interpreter.gateway_extension.sandbox.processes import cpu_seconds
 
 MAIN = str(Path(__file__).with_name("zygote_main.py"))
 START_TIMEOUT = 60.0  # the first one may have to build matplotlib's font list
 FORK_TIMEOUT = 20.0
+MAX_LOOKS = 5  # at one that gives no sign of life but works: then it counts as stuck, too
 RETRY_AFTER = 30.0  # seconds: a zygote that could not start is not tried again before
 UNKNOWN_EXIT = 121  # of a kernel that outlived its zygote: nobody can say
 NS_GET_USERNS = 0xB701
@@ -101,7 +103,7 @@ class Zygote:
         self._owner = os.getpid()
         self._log_file = folder / "log"
         self._kernels: dict[int, int] = {}  # pidfd → pipe for the exit code
-        self._stopped = self._told_ends = False
+        self._stopped = self._told_ends = self._is_looked_at = False
         self._exit_code: int | None = None
         self._mourners: list[Callable[[int], None]] = []
         self.missing: tuple[str, ...] = ()
@@ -180,13 +182,47 @@ class Zygote:
             try:
                 answer, handles, _, _ = socket.recv_fds(reply, 65536, 1)
             except OSError as error:
-                self._process.kill()  # so that the next one is served by another
+                self._look_after()
                 raise ZygoteError("the fork server did not answer in time") from error
         content = json.loads(answer) if answer else {"error": "the fork server has ended"}
         if "pid" not in content:
             raise ZygoteError(f"the kernel could not be forked: {content['error']}")
         self._remember(os.dup(handles[0]), os.dup(target.code))
         return ForkedKernel(int(content["pid"]), handles[0])
+
+    def _look_after(self) -> None:
+        with self._lock:
+            if not self._is_looked_at:
+                self._is_looked_at = True
+                args = (FORK_TIMEOUT,)
+                threading.Thread(
+                    target=self._end_if_stuck, args=args, name="zygote-look", daemon=True
+                ).start()
+
+    def _end_if_stuck(self, seconds: float) -> None:
+        """End it, so that the next kernel is served by another. One that is only slow, as the machine may be, stays."""
+        with contextlib.suppress(OSError):  # it has ended
+            if not self._gives_sign(seconds):
+                self._process.kill()
+        self._is_looked_at = False
+
+    def _gives_sign(self, seconds: float) -> bool:
+        """Whether it answers as long as it works."""
+        sign, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with sign:
+            with theirs:
+                socket.send_fds(self._control, [json.dumps({"fds": ["reply"]}).encode()], [theirs.fileno()])
+            sign.settimeout(seconds)
+            for _ in range(MAX_LOOKS):
+                before = cpu_seconds([self.pid])
+                try:
+                    sign.recv(64)
+                except TimeoutError:
+                    if not is_working(self.pid, before):
+                        return False
+                else:
+                    return True
+        return False
 
     def _remember(self, handle: int, code: int) -> None:
         with self._lock:
@@ -243,6 +279,12 @@ class Zygote:
         self._stopped = True
         self._process.kill()
         self._process.wait()
+
+
+def is_working(pid: int, before: float) -> bool:
+    """Whether a process that had used so much processor time runs, waits for a processor or a disk, or has done so."""
+    state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return state in "RD" or cpu_seconds([pid]) > before
 
 
 def _environment(folder: Path) -> dict[str, str]:

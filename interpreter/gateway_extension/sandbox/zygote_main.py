@@ -1,9 +1,10 @@
 """The zygote: a process of the kernels' Python that has imported what kernels need, and forks into them.
 
 ``python zygote_main.py FD MODULES… -- MODULES…``; FD is a SOCK_SEQPACKET socket of the gateway, whose end is
-the zygote's. The modules before ``--`` are the kernel's own; an absolute path is the file of one. Each message asks for one kernel: JSON with the names of the descriptors that come with it. The
-answer goes to the descriptor ``reply``: JSON ``{"pid": …}`` with a pidfd, or ``{"error": …}``. When a kernel
-ends, its exit code (128 + the number of a signal) is written to the descriptor ``code``.
+the zygote's. The modules before ``--`` are the kernel's own; an absolute path is the file of one. Each message asks for one
+kernel: JSON with the names of the descriptors that come with it. The answer goes to the descriptor ``reply``: JSON
+``{"pid": …}`` with a pidfd, or ``{"error": …}``. When a kernel ends, its exit code (128 + the number of a signal) is
+written to the descriptor ``code``. A message with ``reply`` alone asks for a sign of life: ``{}``.
 
 It has one thread, no ZeroMQ context, no event loop, no file of a session, and an environment without
 anything of the gateway. Standard library only, and nothing of this package but ``forked.py``.
@@ -23,7 +24,8 @@ import sys
 import types
 from typing import Any
 
-sys.path.pop(0)  # this script's folder
+if not sys.flags.safe_path:
+    sys.path.pop(0)  # this script's folder
 MAX_FDS = 64
 CAP_SETGID, CAP_SETUID = 6, 7
 PR_SET_CHILD_SUBREAPER = 36
@@ -67,8 +69,10 @@ class Zygote:
                     message, fds, _, _ = socket.recv_fds(self._control, 65536, MAX_FDS)
                     if not message:
                         return None
-                    plan = self._fork(json.loads(message)["fds"], fds)
-                    if plan is not None:
+                    names = json.loads(message)["fds"]
+                    if names == ["reply"]:
+                        self._answer(fds[0], {}, [])
+                    elif (plan := self._fork(names, fds)) is not None:
                         return plan
 
     def _fork(self, names: list[str], fds: list[int]) -> Any:
