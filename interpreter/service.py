@@ -31,6 +31,7 @@ from interpreter.kernels.isolation import Isolation, find_isolation
 from interpreter.kernels.launcher import GatewayLauncher
 from interpreter.kernels.pool import PoolLimits
 from interpreter.kernels.pooled import PooledLauncher
+from interpreter.kernels.remembering import RememberingGateway
 from interpreter.kernels.target import GatewayTarget
 from interpreter.metrics import Metrics
 from interpreter.models import Role
@@ -219,15 +220,15 @@ class Service:
     ) -> tuple[Gateway, EmbeddedGateway | None]:
         settings = self.settings
         if settings.gateway_url:
-            gateway = Gateway(GatewayTarget.from_settings(settings))
-            self._closers.append(("the gateway's client", _called(gateway.close)))
+            external = RememberingGateway(GatewayTarget.from_settings(settings), self._state_dir / "kernels")
+            self._closers.append(("the gateway's client", _called(external.close)))
             try:
-                log.info("%s", await gateway.check(settings.kernel_name))
+                log.info("%s", await external.check(settings.kernel_name))
             except GatewayError as error:
                 # It may come up later; until then /readyz says the same.
                 log.error("The gateway can't be used yet: %s", error.message)
                 self.gateway_problem = error.message
-            return gateway, None
+            return external, None
         embedded = EmbeddedGateway(
             settings,
             state_dir=self._state_dir,

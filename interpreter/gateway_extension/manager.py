@@ -83,6 +83,7 @@ class OneKernelManager(AsyncIOLoopKernelManager):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.died = asyncio.Event()
+        self.restarting = asyncio.Lock()
         self._streams: weakref.WeakSet[KernelStream] = weakref.WeakSet()
 
     @property
@@ -258,14 +259,15 @@ class AllKernelsManager(SeedingMappingKernelManager):  # type: ignore[misc]
         return self._deaths.get(kernel_id)
 
     async def shutdown_kernel(self, kernel_id: str, now: bool = False, restart: bool = False) -> None:
-        """Ends a kernel and closes its websockets."""
+        """Ends a kernel, after a restart that is under way unless ``now``, and closes its websockets."""
         connections = connections_of(kernel_id)
         kernel = self._kernels.get(kernel_id)
-        failed = kernel is not None and _has_failed(kernel.ready)
         try:
-            await super().shutdown_kernel(kernel_id, now=now, restart=restart)
-            if kernel is not None and failed:  # upstream only forgets it
-                await _bury(kernel)
+            async with contextlib.nullcontext() if kernel is None or now else kernel.restarting:
+                failed = kernel is not None and _has_failed(kernel.ready)
+                await super().shutdown_kernel(kernel_id, now=now, restart=restart)
+                if kernel is not None and failed:  # upstream only forgets it
+                    await _bury(kernel)
         finally:
             if kernel_id not in self:
                 for connection in connections:
@@ -273,8 +275,10 @@ class AllKernelsManager(SeedingMappingKernelManager):  # type: ignore[misc]
 
     async def restart_kernel(self, kernel_id: str, now: bool = False) -> None:
         """Restarts a kernel and connects its clients to the new one."""
-        await super().restart_kernel(kernel_id, now=now)
-        self._kernels[kernel_id].connect_again()
+        self._check_kernel_id(kernel_id)
+        async with self._kernels[kernel_id].restarting:
+            await super().restart_kernel(kernel_id, now=now)
+            self._kernels[kernel_id].connect_again()
 
     async def end_all(self) -> None:
         """Ends all kernels at once, and waits for the clean-up of those that died before."""

@@ -2,11 +2,13 @@
 
 import contextlib
 import logging
+from collections.abc import Container
 from dataclasses import dataclass
 
 from interpreter.errors import GatewayError, KernelStartTimeoutError
 from interpreter.kernels.gateway import Gateway
 from interpreter.kernels.kernel import Kernel
+from interpreter.kernels.remembering import RememberingGateway
 from interpreter.models import JSON, SessionInfo
 
 log = logging.getLogger(__name__)
@@ -71,6 +73,11 @@ class GatewayLauncher:
     async def discard(self, kernel_id: str) -> None:
         """Delete a kernel that nobody wants, as well as it can be done."""
         await self.gateway.discard_kernel(kernel_id)
+
+    async def end_others(self, kernel_ids: Container[str]) -> None:
+        """End the kernels that an earlier service has started and that are none of these."""
+        if isinstance(self.gateway, RememberingGateway):  # any other ends with the service
+            await self.gateway.end_others(kernel_ids)
 
     async def gone(self, session_id: str, timeout: float) -> None:
         """Wait until kernels are deleted that were being started for a session that ended."""

@@ -1,7 +1,7 @@
 """A launcher that gives new sessions kernels from the pool, when one is ready."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,10 @@ class PooledLauncher:
     async def discard(self, kernel_id: str) -> None:
         """As `GatewayLauncher.discard`."""
         await self._launcher.discard(kernel_id)
+
+    async def end_others(self, kernel_ids: Container[str]) -> None:
+        """As `GatewayLauncher.end_others`."""
+        await self._launcher.end_others(kernel_ids)
 
     async def gone(self, session_id: str, timeout: float) -> None:
         """As `GatewayLauncher.gone`."""

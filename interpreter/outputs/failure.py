@@ -19,8 +19,10 @@ _LOOKED_AT = 1 << 17  # characters at the end of a traceback, where the innermos
 # IPython's frames: "Cell In[3], line 2, in f()" since 8.0, "<ipython-input-3-1f...>" before.
 _CELL_LINE = re.compile(r"^[ \t]*(?:Cell |Input )In ?\[(\d+)\], (?:in )?line (\d+)", re.MULTILINE)
 _INPUT_LINE = re.compile(r"<ipython-input-(\d+)-\w+>\"?(?:, line |:)(\d+)")
-# %%time compiles the lines below it on their own.
-_TIMED_LINE = re.compile(r"^[ \t]*File [\"<]+timed exec>\"?(?:, line |:)(\d+)", re.MULTILINE)
+# %%time and %%timeit compile the lines below them on their own, without the blank ones at their beginning.
+_TIMED_LINE = re.compile(
+    r"^[ \t]*File [\"<]+(?:timed exec|timed eval|magic-timeit)>\"?(?:, line |:)(\d+)", re.MULTILINE
+)
 # Plain tracebacks name the file that ipykernel makes up for a cell.
 _FILE_LINE = re.compile(r"ipykernel_\d+[/\\]\d+\.py\", line (\d+), in <module>")
 
@@ -112,8 +114,8 @@ def _find_line(text: str, code: str, count: int | None, stderr: str) -> int | No
     """The 1-based line of ``code`` where the innermost frame within this cell stands."""
     lines = code.split("\n")
     # IPython removes leading blank lines before it counts.
-    blank = next((n for n, line in enumerate(lines) if line.strip()), 0)
-    found = _timed_line(text, lines[blank]) if text else None
+    blank = _count_blank(lines)
+    found = _timed_line(text, lines[blank:]) if text else None
     if found is None:
         frames = [*_CELL_LINE.finditer(text), *_INPUT_LINE.finditer(text)]
         frames.sort(key=re.Match.start)
@@ -126,8 +128,13 @@ def _find_line(text: str, code: str, count: int | None, stderr: str) -> int | No
     return found + blank
 
 
-def _timed_line(text: str, first: str) -> int | None:
-    if not first.startswith("%%time"):
+def _timed_line(text: str, lines: Sequence[str]) -> int | None:
+    if not lines[0].startswith("%%time"):
         return None
     frames = _TIMED_LINE.findall(text)
-    return int(frames[-1][:9]) + 1 if frames else None
+    return int(frames[-1][:9]) + 1 + _count_blank(lines[1:]) if frames else None
+
+
+def _count_blank(lines: Sequence[str]) -> int:
+    """How many blank lines stand before the first other one; none where there is no other."""
+    return next((n for n, line in enumerate(lines) if line.strip()), 0)

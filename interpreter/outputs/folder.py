@@ -17,7 +17,7 @@ from interpreter.outputs.bundles import PLAIN, Bundle, OutputLimits, read_bundle
 from interpreter.outputs.displays import Displays
 from interpreter.outputs.failure import choose_error, read_error, run_error
 from interpreter.outputs.live import Live
-from interpreter.outputs.notices import notices
+from interpreter.outputs.notices import notices, shown_errors
 from interpreter.outputs.part import Part, Slot, Tally
 from interpreter.outputs.text import clean_text, strip_ansi, utf8_length
 
@@ -309,6 +309,7 @@ class OutputFolder:
         """All outputs up to now."""
         outputs, cuts = self._main.render()
         result = _result(outputs)
+        failures = shown_errors(outputs) if self._reply_status == "ok" else ()
         outputs += [slot.output for slot in self._pagers]
         tallies = [self._main.tally]
         if self._late is not None:
@@ -328,7 +329,7 @@ class OutputFolder:
             execution_count=self._reply_count if self._count is None else self._count,
             truncated=bool(sentences),
             dropped_bytes=dropped,
-            notices=sentences,
+            notices=sentences + failures,
         )
 
     def _error(self, stderr: str) -> RunError | None:

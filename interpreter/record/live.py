@@ -179,10 +179,14 @@ class LiveSession:
         if renders and self._copy_cost < _MAX_WAIT:
             self.render_if_due()
 
-    def abort_unended(self, at: datetime, notice: str) -> None:
-        """Write that the runs without an end will never have a true one. Raises OSError."""
-        numbers = list(self.index.unended)
-        self.unwritten.extend((RUN_ENDED, aborted_data(n, ended_at=at, notice=notice)) for n in numbers)
+    def abort_unended(self, at: datetime, ran: str, waited: str) -> None:
+        """Write that the runs without an end will never have a true one. Raises OSError.
+
+        ``ran`` is the notice for the one that was executed, ``waited`` that for those in the queue behind it.
+        """
+        for place, number in enumerate(list(self.index.unended)):
+            data = aborted_data(number, ended_at=at, notice=waited if place else ran)
+            self.unwritten.append((RUN_ENDED, data))
         self.flush_unwritten(at)
 
     def amend(self, run: Run, at: datetime, late: Sequence[int], reason: str) -> None:

@@ -15,6 +15,7 @@ from interpreter.record.stored import StoredSession, ended_quickly
 _log = logging.getLogger(__name__)
 
 STOPPED_NOTICE = "The service stopped while this code ran."
+NEVER_RAN_NOTICE = "The service stopped before this code ran: it waited for the run before it."
 DAMAGED = "damaged"
 
 
@@ -65,7 +66,7 @@ def _recover_session(layout: Layout, key: bytes, path: Path, at: datetime, found
         _keep_readable(path, found, reason=None)
         return
     try:
-        live.abort_unended(at, STOPPED_NOTICE)
+        live.abort_unended(at, STOPPED_NOTICE, NEVER_RAN_NOTICE)
     except OSError as error:
         found.error = error
     if live.is_complete:

@@ -74,7 +74,7 @@ class Sessions:
                 finally:
                     if opened.live.is_complete:
                         await self.flush_amendments(opened)
-                        await self._close(session_id, opened)
+                        await self._close_when_shown(session_id, opened)
                 return
         yield None
 
@@ -137,6 +137,13 @@ class Sessions:
                 return None
             self._stored.pop(session_id, None)
             return self.open.setdefault(session_id, OpenSession(live))
+
+    async def _close_when_shown(self, session_id: str, opened: OpenSession) -> None:
+        """Close the session; not before its notebook shows all of it, which a full disk may not take yet."""
+        self.schedule(opened, _RETRY_DELAY)
+        await self._disk.touch(opened.live.render_now, sync=True)
+        if not opened.live.is_behind:
+            await self._close(session_id, opened)
 
     async def _close(self, session_id: str, opened: OpenSession) -> None:
         self.cancel_timer(opened)
@@ -239,8 +246,9 @@ class Sessions:
             _log.error("a notebook could not be rendered", exc_info=task.exception())
 
     async def _render(self, opened: OpenSession) -> None:
+        session_id = opened.live.index.info.id
         async with opened.lock:
-            if self.open.get(opened.live.index.info.id) is not opened:
+            if self.open.get(session_id) is not opened:
                 return
             if opened.amendments and not self.amendment_wait(opened):
                 await self.flush_amendments(opened)
@@ -250,6 +258,8 @@ class Sessions:
                 waits.append(self.amendment_wait(opened))
             if waits:
                 self.schedule(opened, min(waits))
+            elif opened.live.is_complete:
+                await self._close(session_id, opened)
 
     async def aclose(self) -> None:
         """Write all that waits, bring every notebook up to date, close every file."""

@@ -205,6 +205,8 @@ class SessionManager:
             if record.ended_reason is not None:
                 self._remember_end(record.info, record.ended_reason)
         await asyncio.gather(*(bounded(record) for record in found if record.ended_reason is None))
+        mine = {kernel_id for session in self._sessions.values() if (kernel_id := session.kernel_id)}
+        self._background.spawn(self._launcher.end_others(mine))
 
     async def aclose(self) -> None:
         """Let go of all sessions; they stay open in the record and go on after the next start."""

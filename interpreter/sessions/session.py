@@ -44,6 +44,11 @@ class Session:
         return self.info.id
 
     @property
+    def kernel_id(self) -> str | None:
+        """Of the kernel that it has, or may still have."""
+        return self.kernel.id if self.kernel is not None else self.lost_kernel_id
+
+    @property
     def expires_at(self) -> datetime:
         return self.last_activity_at + timedelta(seconds=self.info.idle_timeout)
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from interpreter.models import FileChange, Run, RunError, RunStatus, in_seconds
+from interpreter.models import JSON, FileChange, Run, RunError, RunStatus, in_seconds
 from interpreter.toolcalls.displays import Displays, read_displays
 
 NO_OUTPUT = "The code ran without output."
@@ -118,8 +118,9 @@ def _parts(run: Run, displays: Displays) -> Iterable[_Part]:
     yield _Part("stderr", "stderr:\n", _trimmed(without_hints(folded.stderr)), always_labelled=True)
     yield _Part("displayed text", "Displayed:\n", _trimmed("\n\n".join(displays.texts)))
     yield _Part("the last value", "Last value:\n", _trimmed(displays.result or ""), head=0.7)
-    if folded.error is not None and folded.error.evalue not in run.notices:  # else the notes say it
-        yield _error_part(folded.error)
+    error = folded.error or _shown_error(folded.outputs)
+    if error is not None and error.evalue not in run.notices:  # else the notes say it
+        yield _error_part(error)
 
 
 def _trimmed(text: str) -> str:
@@ -128,6 +129,16 @@ def _trimmed(text: str) -> str:
 
 def _labelled(part: _Part) -> _Part:
     return replace(part, label="", text=part.label + part.text)
+
+
+def _shown_error(outputs: Sequence[JSON]) -> RunError | None:
+    """The last error that code has shown which went on after it, as IPython's ``%run`` does; a notice says that."""
+    shown = next((o for o in reversed(outputs) if o.get("output_type") == "error"), None)
+    if shown is None:
+        return None
+    ename, evalue, lines = (shown.get(key) for key in ("ename", "evalue", "traceback"))
+    traceback = tuple(map(str, lines)) if isinstance(lines, list | tuple) else ()
+    return RunError(str(ename or ""), str(evalue or ""), traceback)
 
 
 def _error_part(error: RunError) -> _Part:

@@ -243,6 +243,15 @@ async def test_a_websocket_is_closed_when_its_kernel_is_deleted(gateway: Gateway
     assert opened.socket.close_code == KERNEL_ENDED
 
 
+async def test_a_kernel_that_is_being_restarted_can_be_deleted(gateway: GatewayClient) -> None:
+    kernel_id = (await gateway.ask("POST", "/api/kernels", {"name": "python3"})).json["id"]
+    restarting = asyncio.create_task(gateway.ask("POST", f"/api/kernels/{kernel_id}/restart", {}))
+    await asyncio.sleep(0)  # it is sent first
+    assert (await gateway.ask("DELETE", f"/api/kernels/{kernel_id}")).status == 204
+    assert (await gateway.ask("GET", f"/api/kernels/{kernel_id}")).status == 404
+    restarting.cancel()  # its kernel is gone: nothing answers it
+
+
 @pytest.mark.parametrize(
     ("code", "cause"),
     [

@@ -52,6 +52,17 @@ GO_ON: dict[str, tuple[str, str]] = {  # name: what a run starts (and how `wait`
         "t = threading.Thread(target=late); t.start(); wait = t.join",
         "late\n",
     ),
+    "descriptor that a thread writes to": (
+        "import os\ndef late():\n    go.wait(); os.write(1, memoryview(b'late\\n'))\n"
+        "t = threading.Thread(target=late); t.start(); wait = t.join",
+        "late\n",
+    ),
+    "system of a thread": (
+        "import os\nended = []\n"
+        "def late():\n    go.wait(); ended.append(os.system('echo late; exit 3'))\n"
+        "t = threading.Thread(target=late); t.start()\ndef wait():\n    t.join(); assert ended == [3 << 8]",
+        "late\n",
+    ),
     "fork of a thread": (
         "import multiprocessing\ndef late():\n    go.wait()\n"
         "    p = multiprocessing.get_context('fork').Process(target=print, args=('late',)); p.start(); p.join()\n"

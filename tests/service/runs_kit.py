@@ -15,6 +15,7 @@ from interpreter.kernels import channels, execution, kernel
 from interpreter.kernels import gateway as gateway_module
 from interpreter.kernels.gateway import Gateway
 from interpreter.kernels.launcher import GatewayLauncher
+from interpreter.kernels.remembering import RememberingGateway
 from interpreter.kernels.target import GatewayTarget
 from interpreter.models import Principal, Role, Run, RunRequest, RunStatus
 from interpreter.record import Recorder
@@ -145,7 +146,7 @@ async def stack(
         recorder = Recorder(folder / "notebooks", folder / "state", clock=clock)
         await recorder.start()
         exits.push_async_callback(recorder.aclose)
-        client = Gateway(target or target_of(gateway))
+        client = RememberingGateway(target or target_of(gateway), folder / "kernels")
         exits.callback(client.close)
         launcher = GatewayLauncher(client, wanted.kernel_start_timeout, None, outlives_service)
         workspaces = Workspaces(folder / "workspaces")

@@ -24,7 +24,7 @@ from recordkit import (
 
 from interpreter.errors import RecordUnavailableError, SettingsError
 from interpreter.eventloop import new_event_loop
-from interpreter.models import RunStatus
+from interpreter.models import RunStatus, run_id_of
 from interpreter.record import Recorder, RecordReader, sessions
 from interpreter.record.notebookfile import NotebookFile
 
@@ -216,18 +216,23 @@ async def test_an_open_session_goes_on_after_a_restart(tmp_path):
         first = await record_run(recorder, info, 1)
         running = accepted(info, 2)
         await recorder.accept_run(running, idempotency_key="key", request_hash="hash")
+        for number in (3, 4):
+            await recorder.accept_run(accepted(info, number), idempotency_key=None, request_hash=None)
     async with recording(tmp_path) as recorder:
         aborted = await recorder.get_run(running.id)
         assert aborted.status is RunStatus.ABORTED
         assert aborted.notices == ("The service stopped while this code ran.",)
         assert await recorder.find_idempotency_key(info.id, "key") == (running.id, "hash")
         assert await recorder.find_idempotency_key(info.id, "other") is None
-        third = await record_run(recorder, info, 3)
-        assert await recorder.list_runs(info.id) == [first, aborted, third]
+        waited = [await recorder.get_run(run_id_of(info.id, number)) for number in (3, 4)]
+        told = "The service stopped before this code ran: it waited for the run before it."
+        assert [(run.status, run.notices) for run in waited] == [(RunStatus.ABORTED, (told,))] * 2
+        fifth = await record_run(recorder, info, 5)
+        assert await recorder.list_runs(info.id) == [first, aborted, *waited, fifth]
         assert (await recorder.verify(info.id)).valid
         await recorder.end_session(info.id, "deleted")
         verification = await recorder.verify(info.id)
-        assert (verification.valid, verification.runs) == (True, 3)
+        assert (verification.valid, verification.runs) == (True, 5)
 
 
 async def test_a_run_that_ends_after_its_session_is_still_recorded(tmp_path):

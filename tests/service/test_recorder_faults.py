@@ -299,6 +299,25 @@ async def test_an_outcome_that_could_not_be_written_is_written_once_it_can(tmp_p
             assert (await recorder.verify(info.id)).valid
 
 
+async def test_a_session_that_ends_while_its_notebook_can_t_be_written_gets_it_later(tmp_path):
+    info = session_info()
+    async with recording(tmp_path) as recorder:
+        await recorder.begin_session(info)
+        await record_run(recorder, info, 1)
+        path = (await recorder.find_session(info.id)).path
+        in_the_way = path.with_name(f".{info.id}.ipynb.tmp")
+        in_the_way.mkdir()
+        await recorder.end_session(info.id, "deleted")
+        assert (await recorder.find_session(info.id)).ended_reason == "deleted"
+        assert (await recorder.verify(info.id)).valid
+        in_the_way.rmdir()
+        head = tmp_path / "state/heads" / info.id
+        await eventually(lambda: head.read_bytes().endswith(b"ended\n"))
+        assert RecordReader(tmp_path / "notebooks", tmp_path / "state").verify(info.id).valid
+        assert (await recorder.verify(info.id)).valid
+        assert (await recorder.list_runs(info.id))[0].number == 1
+
+
 async def test_readiness_comes_back_by_itself(tmp_path, disk):
     async with recording(tmp_path) as recorder:
         disk.error = errno.ENOSPC

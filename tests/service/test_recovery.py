@@ -175,3 +175,34 @@ async def test_recovered_sessions_take_their_slots(tmp_path: Path) -> None:
                 await parts.session()
             await parts.sessions.delete(ALICE, sessions[0].id)
             await parts.session()
+
+
+async def test_kernels_that_no_session_has_are_ended_at_the_next_start(tmp_path: Path) -> None:
+    async with ScriptedGateway() as gateway:
+        async with stack(tmp_path / "a", gateway=gateway) as parts:
+            kept, ended = await parts.session(), await parts.session()
+            await parts.run(kept, "set x 1")
+            await parts.client.start_kernel("python3")  # as for a session that is only being made
+            gateway.answer("delete", HTTP_500)
+            await parts.sessions.delete(ALICE, ended.id)
+            shutil.copytree(tmp_path / "a", tmp_path / "b")
+        gateway.heal("delete")
+        strangers = gateway.add_kernel("python3")
+        async with stack(tmp_path / "b", gateway=gateway, recover=True) as parts:
+            await gateway.until(lambda: len(gateway.kernels) == 2)
+            assert strangers.id in gateway.kernels
+            run = await parts.run(parts.sessions.get(ALICE, kept.id), "get x")
+            assert (run.folded.result, run.kernel_restarted) == ("1", False)
+
+
+async def test_a_kernel_that_could_not_be_ended_is_ended_at_a_later_start(tmp_path: Path) -> None:
+    async with ScriptedGateway() as gateway:
+        async with stack(tmp_path, gateway=gateway) as parts:
+            await parts.client.start_kernel("python3")
+        gateway.answer("delete", HTTP_500)
+        async with stack(tmp_path, gateway=gateway, recover=True):
+            pass
+        assert len(gateway.kernels) == 1
+        gateway.heal("delete")
+        async with stack(tmp_path, gateway=gateway, recover=True):
+            await gateway.until(lambda: not gateway.kernels)

@@ -1,7 +1,10 @@
 """Each bad manner of a kernel: the run ends on time with the right words, and the next one works."""
 
 import asyncio
+import errno
+import os
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -289,3 +292,21 @@ async def test_an_old_kernel_that_does_not_leave_delays_the_new_one_only_for_a_w
         assert (await parts.run(session, "exit")).status is RunStatus.KERNEL_DIED
         await works(parts, session, fresh=True)
     parts.gateway.release("delete")
+
+
+async def test_a_run_is_told_as_recorded_once_the_disk_has_taken_it(
+    parts: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await parts.session()
+    active = await parts.submit(session, "print a", background=True)
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "pwrite", _refuse)
+        run = await active.wait()
+        assert (run.status, run.recorded) == (RunStatus.OK, False)
+        assert await parts.runs.get(ALICE, run.id) == run
+    assert await parts.recorder.probe() is None
+    assert await parts.runs.get(ALICE, run.id) == replace(run, recorded=True)
+
+
+def _refuse(*_: object) -> int:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -80,6 +80,9 @@ COLOURED = "\x1b[36mCell\x1b[39m\x1b[36m \x1b[39m\x1b[32mIn[4]\x1b[39m\x1b[32m, 
         ("\n\n  \nx=1\n1/0", trace("Cell In[4], line 2\n      1 x=1\n----> 2 1/0\n"), 5),
         ("x = = 1", ["  Cell In[4], line 1\n    x = = 1\n        ^\nSyntaxError: invalid syntax\n"], 1),
         ("%%time\nx\n1/0", trace("Cell In[4], line 1\n", "File <timed exec>:2\n"), 3),
+        ("%%time\n1/0", trace("Cell In[4], line 1\n", "File <timed eval>:1\n"), 2),
+        ("\n%%time\n\n \nx\n1/0", trace("Cell In[4], line 1\n", "File <timed exec>:2\n"), 6),
+        ("%%timeit\nx\n1/0", trace("Cell In[4], line 1\n", "File <magic-timeit>:2, in inner(_it)\n"), 3),
         ("a\nb", trace('File "<ipython-input-4-0a1b>", line 2, in <module>\n'), 2),
         ("f()", trace("Cell In[4], line 7\n"), None),
         ("f()", trace("Cell In[3], line 1\n"), None),
@@ -118,10 +121,23 @@ def test_the_replys_error_counts_when_another_was_shown_before() -> None:
     assert folded.error.ename == "ExceptionGroup"
 
 
-def test_an_error_shown_by_code_that_went_on_is_an_output_only() -> None:
-    folded = fold(error("Shown"), reply("ok"))
+def test_an_error_shown_by_code_that_went_on_is_an_output_and_told() -> None:
+    folded = fold(error("Shown", "\x1b[1mwhy\nso"), reply("ok"))
     assert folded.error is None
     assert texts(folded.outputs) == ["Shown"]
+    assert folded.notices == ("An error was shown, but did not end the cell: Shown: why so",)
+    assert not folded.truncated
+
+
+def test_of_many_shown_errors_the_last_is_told_in_a_short_sentence() -> None:
+    (sentence,) = fold(error("A"), error("B", "b" * 10**6), reply("ok")).notices
+    assert sentence.startswith("2 errors were shown, but did not end the cell; the last: B: bbb")
+    assert len(sentence) < 300
+
+
+@pytest.mark.parametrize("status", ["error", "aborted"])
+def test_an_error_that_ended_the_cell_is_not_told_twice(status: str) -> None:
+    assert fold(error("E", "v"), reply(status, ename="E", evalue="v")).notices == ()
 
 
 def test_an_aborted_run_has_no_error() -> None:

@@ -57,6 +57,15 @@ def test_several_kinds_are_labelled_in_reading_order() -> None:
     assert shown == "stdout:\nout\n\nstderr:\nerr\n\nLast value:\n42"
 
 
+def test_an_error_that_did_not_end_the_code_is_shown() -> None:
+    failed = {"output_type": "error", "ename": "ValueError", "evalue": "no", "traceback": list(TRACEBACK)}
+    told = "An error was shown, but did not end the cell: ValueError: no"
+    shown = text(outputs=(failed,), stdout="before\n", folded_notices=(told,))
+    assert "before" in shown
+    assert "raise ValueError('no')\nValueError: no" in shown
+    assert shown.endswith(told)
+
+
 def test_it_is_never_empty() -> None:
     assert text() == "The code ran without output."
     assert text(stdout="\n\n") == "The code ran without output."
