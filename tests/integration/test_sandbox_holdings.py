@@ -1,5 +1,8 @@
 """What a session holds counts, however it holds it: in processes, mappings, messages or nowhere to be seen."""
 
+import mmap
+import os
+import tempfile
 from collections.abc import Iterator
 
 import pyseccomp  # type: ignore[import-untyped]
@@ -7,7 +10,7 @@ import pytest
 from sandbox_kit import IS_ROOT, Boxed, boxed
 from test_sandbox_attacks import CALL
 
-from interpreter.gateway_extension.sandbox import holdings
+from interpreter.gateway_extension.sandbox import hidden, holdings
 
 MIB = 1024**2
 PATIENCE = 60.0  # seconds: a busy machine takes long to make a million locks
@@ -19,6 +22,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
 libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 PART, READ, WRITE, SHARED, ANONYMOUS = 100 << 20, 1, 2, 1, 0x20
 def memory_file():
@@ -49,6 +53,13 @@ for _ in range(6):
     fd = memory_file()
     libc.mmap(None, 4096, READ, SHARED, fd, 0)
     os.close(fd)
+time.sleep(60)
+"""
+MAPPED_AT_ITS_BEGIN = """
+for _ in range(6):
+    start = libc.mmap(None, PART, READ | WRITE, SHARED | ANONYMOUS, -1, 0)
+    libc.memset(start, 1, PART)
+    libc.munmap(start + 4096, PART - 4096)
 time.sleep(60)
 """
 PAGE_TABLES = """
@@ -82,8 +93,78 @@ WAYS = {
     "first thread gone": FIRST_THREAD_GONE,
     "shared and not mapped": SHARED_AND_NOT_MAPPED,
     "mapped in part": MAPPED_IN_PART,
+    "mapped at its begin": MAPPED_AT_ITS_BEGIN,
     "page tables": PAGE_TABLES,
     "many mappings": MANY_MAPPINGS,
+}
+
+
+# What programs have mapped, and hold less of than a session of 512 MiB has.
+SHARED_IN_PART = """
+parts = [mmap.mmap(-1, 300 << 20) for _ in range(4)]
+parts[0][:20 << 20] = bytes(20 << 20)
+if os.fork() == 0: time.sleep(60)
+parts[0].madvise(mmap.MADV_DONTNEED)
+"""
+SMALL_FILES_IN_MEMORY = """
+for _ in range(30):
+    fd = os.memfd_create('code')
+    os.write(fd, bytes(65536))
+    libc.mmap(None, 65536, READ, SHARED, fd, 0)
+    os.close(fd)
+"""
+SHARED_BY_PROCESSES = """
+from multiprocessing import get_context, shared_memory
+kept = shared_memory.SharedMemory(create=True, size=150 << 20)
+kept.buf[:] = bytes(150 << 20)
+def sum_up(_):
+    other = shared_memory.SharedMemory(name=kept.name)
+    time.sleep(2)
+    return sum(other.buf[::2**20])
+flag = mmap.mmap(-1, 4096)
+pool = get_context('fork').Pool(6)
+waits = pool.map_async(sum_up, range(6))
+"""
+LARGE_FILES = """
+import numpy, pyarrow.feather, pyarrow
+mapped = numpy.memmap('large', dtype='u1', mode='w+', shape=(600 << 20,))
+mapped[:] = 1
+seen = numpy.memmap('large', dtype='u1', mode='r').sum()
+pyarrow.feather.write_feather(pyarrow.table({'a': numpy.zeros(20 << 20)}), 'table', compression='uncompressed')
+table = pyarrow.feather.read_table('table', memory_map=True)
+total = table['a'].combine_chunks().to_numpy().sum()
+flag = mmap.mmap(-1, 4096)
+"""
+JOBS = """
+import joblib, numpy, subprocess
+large = numpy.ones(10 << 20)
+flag = mmap.mmap(-1, 100 << 20)
+sums = joblib.Parallel(n_jobs=2)(joblib.delayed(numpy.sum)(large) for _ in range(4))
+tree = subprocess.Popen(['sh', '-c', '(sleep 60 & sleep 60 | cat) & wait'])
+"""
+DATABASE = """
+import sqlite3
+data = sqlite3.connect('data')
+data.execute('pragma journal_mode=wal')
+data.execute('pragma mmap_size=1000000000')
+data.execute('create table t(a)')
+data.executemany('insert into t values(?)', (('x' * 1000,) for _ in range(50_000)))
+count = data.execute('select count(*) from t').fetchall()
+flag = mmap.mmap(-1, 4096)
+"""
+MUCH_IN_SIGHT = """
+flag = mmap.mmap(-1, 4096)
+with open('/tmp/kept', 'wb') as file:
+    for _ in range(200): file.write(bytes(2**20))
+"""
+PROGRAMS = {
+    "shared in part": SHARED_IN_PART,
+    "small files in memory": SMALL_FILES_IN_MEMORY,
+    "shared by processes": SHARED_BY_PROCESSES,
+    "large files": LARGE_FILES,
+    "jobs": JOBS,
+    "database": DATABASE,
+    "much in sight": MUCH_IN_SIGHT,
 }
 
 
@@ -100,6 +181,17 @@ def test_memory_counts_in_whatever_way_it_is_held(code: str) -> None:
         kernel.run(MEMORY)
         kernel.start_run(code)
         assert kernel.wait_for_death(PATIENCE) == "out of memory (limit 300 MiB)"
+
+
+@pytest.mark.parametrize("code", PROGRAMS.values(), ids=PROGRAMS)
+def test_who_holds_less_than_the_limit_goes_on_whatever_others_hold(code: str) -> None:
+    """An ordinary user is told what all files in memory of the host have, and not whose they are."""
+    limits = {"memory_bytes": 512 * MIB, "workspace_bytes": 2048 * MIB, "use_cgroups": False}
+    with boxed(limits) as kernel, mmap.mmap(-1, 900 * MIB) as of_others:
+        kernel.run(MEMORY)
+        assert kernel.run(code, timeout=60) == ""
+        of_others[:: mmap.PAGESIZE] = bytes(len(of_others) // mmap.PAGESIZE)
+        assert kernel.run(f"time.sleep({1.5 * hidden.PATIENCE}); print('alive')") == "alive\n"
 
 
 def test_what_is_kept_in_messages_ends_the_kernel() -> None:
@@ -195,6 +287,27 @@ print('alive')
     with boxed({"memory_bytes": 1024 * MIB, "workspace_bytes": 1024 * MIB, "use_cgroups": False}) as kernel:
         kernel.run(MEMORY)
         assert kernel.run(code) == "alive\n"
+
+
+def test_a_deleted_file_that_is_mapped_is_no_larger_because_others_fill_the_disk() -> None:
+    """Nor is one that has a name which only looks like that."""
+    code = """
+for name in ('kept', 'kept (deleted)'):
+    with open(name, 'wb+') as file:
+        file.write(bytes(20 << 20))
+        file.flush()
+        libc.mmap(None, 4096, READ, SHARED, file.fileno(), 0)
+os.unlink('kept')
+open('ready', 'w').close()
+"""
+    limits = {"workspace_bytes": 100 * MIB, "max_file_bytes": 90 * MIB}
+    with boxed(limits) as kernel, tempfile.TemporaryFile(dir=kernel.workspace.parent) as of_others:
+        kernel.run(MEMORY + code)
+        for _ in range(10):
+            of_others.write(os.urandom(20 * MIB))
+            of_others.flush()
+            kernel.run("with open('more', 'wb') as file: file.write(bytes(2 << 20))")
+        assert kernel.run("time.sleep(7); print(open('last', 'wb').write(bytes(10 << 20)))") == "10485760\n"
 
 
 @pytest.mark.parametrize("group", [True, False], ids=["control group", "none"])

@@ -64,6 +64,25 @@ def mess(kept):
             while True: kept[-2].send(bytes(65_536))
         except BlockingIOError: pass
 """
+FEW_TCP = """
+import threading
+def fill(stop):
+    server = socket.create_server(('127.0.0.1', 0))
+    ends = [socket.create_connection(server.getsockname()), server.accept()[0]]
+    for end in ends: end.settimeout(0.1)
+    def read():
+        while time.monotonic() < stop:
+            try: ends[1].recv(2**20)
+            except TimeoutError: pass
+    reader = threading.Thread(target=read)
+    reader.start()  # who reads fast gets larger and larger buffers
+    while True:
+        try: ends[0].sendall(bytes(2**20))
+        except TimeoutError:
+            if time.monotonic() > stop: return ends
+def mess(kept):
+    for _ in range(7): kept += fill(time.monotonic() + 0.5)
+"""
 TOO_MUCH = "too much waits in sockets to be read (limit 37.5 MiB)"
 
 
@@ -75,10 +94,30 @@ def test_what_waits_in_sockets_is_limited(code: str, group: bool) -> None:
         kernel.run(IN_PROCESSES + code)
         if code is UDP and "memory" in kernel.provisioner._sandbox.enforced:  # what is too much is dropped
             assert kernel.run("in_processes(1, mess)") == ""
-            assert find_sockets(kernel.init).size < 30 * MIB
+            assert find_sockets(kernel.init, 0).size < 30 * MIB
         else:
             kernel.start_run("in_processes(1, mess)")
             assert kernel.wait_for_death() == TOO_MUCH
+
+
+def test_few_sockets_hold_no_more() -> None:
+    with boxed(SMALL | {"use_cgroups": False}) as kernel:
+        kernel.run(IN_PROCESSES + FEW_TCP)
+        kernel.start_run("in_processes(1, mess)")
+        assert kernel.wait_for_death(30) == TOO_MUCH
+
+
+def test_nobody_chooses_the_size_of_a_sockets_buffers(plain: Boxed) -> None:
+    code = """
+import socket
+for family, kind in ((socket.AF_UNIX, 1), (socket.AF_INET, 1), (socket.AF_INET, 2), (socket.AF_NETLINK, 3)):
+    with socket.socket(family, kind) as one:
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            before = one.getsockopt(socket.SOL_SOCKET, option)
+            one.setsockopt(socket.SOL_SOCKET, option, 2**22)
+            print(one.getsockopt(socket.SOL_SOCKET, option) == before)
+"""
+    assert plain.run(code) == "True\n" * 8
 
 
 def test_so_many_sockets_end_the_kernel() -> None:

@@ -52,7 +52,7 @@ def children(count: int, prepare: Callable[[ExitStack], object]) -> Iterator[lis
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> Holdings:
     monkeypatch.setattr(holdings, "MAX_WATCHES", 3 * WATCHES)
-    return Holdings({}, 1024**3)
+    return Holdings({}, 1024**3, lambda: [os.getpid()])
 
 
 def test_an_epoll_that_processes_inherited_counts_once(watched: Holdings) -> None:
@@ -72,7 +72,7 @@ def test_epolls_of_their_own_count_each(watched: Holdings) -> None:
 def test_memory_that_processes_share_counts_once(watched: Holdings) -> None:
     fd = os.memfd_create("shared")
     os.write(fd, bytes(5 * 1024**2))
-    before = Holdings({}, 1024**3)
+    before = Holdings({}, 1024**3, lambda: [os.getpid()])
     with children(3, lambda _: None) as pids:
         before.look(pids)
         watched.look(pids[:1])

@@ -18,7 +18,7 @@ STAGING_FOLDERS = ("/mnt", "/run", "/srv", "/media")
 SYSTEM_BWRAP = "/usr/bin/bwrap"
 MAX_ERROR = 4096
 STAGED_TERMINALS = "terminals"
-NICE = 1  # the gateway itself goes first
+NICE = 10  # the gateway itself goes first, also beside hundreds of threads of theirs
 
 
 class SandboxError(RuntimeError):

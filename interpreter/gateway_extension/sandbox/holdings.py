@@ -8,16 +8,33 @@ import contextlib
 import ctypes
 import functools
 import itertools
-import math
 import os
 import re
 import stat
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from interpreter.gateway_extension.sandbox import tracing
+from interpreter.gateway_extension.sandbox.hidden import (
+    Answer,
+    HiddenBytes,
+    bytes_of_files,
+    files_in_memory,
+    memory_numbers,
+    size_of_files,
+)
 from interpreter.gateway_extension.sandbox.pace import PEACE
-from interpreter.gateway_extension.sandbox.processes import is_ending, living, read
+from interpreter.gateway_extension.sandbox.processes import (
+    is_ending,
+    living,
+    memory_exceeds,
+    read,
+    tmpfs_bytes,
+    tree,
+)
+from interpreter.gateway_extension.sandbox.tracing import Caller
 
 MAX_DESCRIPTORS = 65_536  # in all processes together
 MAX_PIPES = 4096
@@ -33,11 +50,11 @@ LARGE_MAPS = 1000  # mappings: a program with many libraries has about as many
 _SYSCALL_KCMP = {"x86_64": 312, "aarch64": 272}
 _libc = ctypes.CDLL(None, use_errno=True)
 _UNNAMED = re.compile(
-    rb"^([0-9a-f]+)-([0-9a-f]+) \S+ ([0-9a-f]+) \S+ (\d+) +(/.*) \(deleted\)$", re.MULTILINE
+    rb"^([0-9a-f]+)-([0-9a-f]+) ...(.) [0-9a-f]+ \S+ (\d+) +(/.*) \(deleted\)$", re.MULTILINE
 )
-_MEMORY = re.compile(rb"^(\w+): +(\d+) kB$", re.MULTILINE)
 _SHARED_MEMORY = b"/dev/zero"  # what anonymous shared memory is called
 _MEMORY_FILE = b"/memfd:"
+_SHARED = b"s"
 
 File = tuple[int, int]  # device and inode
 
@@ -47,9 +64,7 @@ class Held:
     """By one process."""
 
     files: dict[File, int] = field(default_factory=dict)  # those without a name, and their bytes
-    mapped: dict[File, int] = field(
-        default_factory=dict
-    )  # those that are only mapped, and what they may have at most
+    mapped: dict[File, int] = field(default_factory=dict)  # those that are only mapped, and where
     pipes: set[int] = field(default_factory=set)
     epolls: list[tuple[int, int]] = field(default_factory=list)  # descriptor and watches
     descriptors: int = 0
@@ -60,9 +75,15 @@ class Held:
 
 
 class Holdings:
-    """Of one sandbox. ``folders``: where it may write on a disk, by the names that it knows → descriptor."""
+    """Of one sandbox. ``folders``: where it may write on a disk, by the names that it knows → descriptor.
 
-    def __init__(self, folders: Mapping[str, int], largest_file: int) -> None:
+    ``inside``: its first process, then others that are no descendants of that and run its code, too.
+    """
+
+    def __init__(
+        self, folders: Mapping[str, int], largest_file: int, inside: Callable[[], Sequence[int]]
+    ) -> None:
+        self._inside, self._init = inside, inside()[0]
         self._folders = [(os.fsencode(path) + b"/", os.fstat(fd).st_dev) for path, fd in folders.items()]
         self._descriptors = [*folders.values()]
         self._free: list[int] = []  # of the host's, when the processes were looked at
@@ -72,6 +93,8 @@ class Holdings:
         self._looked_at = self._not_before = 0.0
         self._odd_since: float | None = None
         self.excess: str | None = None  # what is too much, if anything is
+        self._in_memory = HiddenBytes()
+        self._on_disk = defaultdict[int, HiddenBytes](HiddenBytes)
 
     def look(self, pids: Sequence[int]) -> None:
         """Look again if something may have become much since."""
@@ -85,11 +108,11 @@ class Holdings:
             interval = QUIET_INTERVAL if used == self._used else BUSY_INTERVAL
         if now < self._looked_at + interval and self._odd_since is None and not self._took_much(free):
             return
-        started = time.thread_time()
-        self._used, self._free, self._held, self._looked_at = used, free, {}, now
-        for pid in pids:
-            with contextlib.suppress(OSError):
-                self._held[pid] = self._look_at(pid)
+        started, total = time.thread_time(), files_in_memory()
+        self._used, self._free, self._looked_at = used, free, now
+        self._held = self._look_at_each(pids)
+        if not self._only_mapped(_memory_device()):
+            self._in_memory.are_none(total - self._memory_in_sight())
         self._not_before = now + PEACE * (time.thread_time() - started)
         self.excess = self._find_excess(now)
 
@@ -100,24 +123,85 @@ class Holdings:
             before - left > step for before, left, step in zip(self._free, free, steps, strict=False)
         )
 
+    def memory_exceeds(self, pids: list[int], limit: int) -> bool:
+        """Whether all that these processes hold, in whatever way, is more memory."""
+
+        def ask() -> Answer:
+            total = files_in_memory()
+            with tracing.stopped(lambda: tree(*self._inside())) as threads:
+                self._held = self._look_at_each(threads)
+                hidden = self._ask_each(_memory_device(), bytes_of_files, threads)
+                own = self._bytes(hidden)
+                is_too_much = memory_exceeds([*{*pids, *threads}], self._init, limit, unnamed=own)
+            return Answer(hidden, total - self._memory_in_sight(), is_too_much)
+
+        if not memory_exceeds(pids, self._init, limit, unnamed=self.memory_bytes):
+            return False
+        return not self._only_mapped(_memory_device()) or self._in_memory.is_too_much(ask)
+
     @property
     def memory_bytes(self) -> int:
-        """Of files in memory without a name, and of what the system needs for very many mappings and locks."""
+        """Of files in memory without a name, at most, and of what the system needs for mappings and locks."""
+        if not self._only_mapped(_memory_device()):
+            return self._bytes(0)
+        # In this order: what grows meanwhile is not missed.
+        return self._bytes(self._in_memory.at_most(-self._memory_in_sight() + files_in_memory()))
+
+    def _bytes(self, hidden: int) -> int:
         mappings = sum(max(0, held.mappings - LARGE_MAPS) for held in self._held.values())
         locks = sum(held.locks for held in self._held.values())
-        files = self.unnamed_bytes({_memory_device()}, _shared_memory)
-        return files + (mappings + locks) * SMALL_BYTES
+        return self._known_bytes(_memory_device()) + hidden + (mappings + locks) * SMALL_BYTES
 
-    def unnamed_bytes(self, devices: set[int], most: Callable[[], float] = lambda: math.inf) -> int:
-        """Of files without a name on these devices: those of which the size is guessed have no more than ``most``."""
-        guessed, known = dict[File, int](), dict[File, int]()
+    def _memory_in_sight(self) -> int:
+        return tmpfs_bytes(self._init) + self._known_bytes(_memory_device())
+
+    def disk_bytes(self, device: int, level: int, enough: int) -> int:
+        """Of files without a name there; above ``enough`` only what is known. ``level``: see `HiddenBytes`."""
+
+        def ask() -> Answer:
+            with tracing.stopped(lambda: tree(*self._inside())) as threads:
+                self._held = self._look_at_each(threads)
+                size = self._ask_each(device, size_of_files, threads)
+            exactly = self._known_bytes(device)
+            return Answer(size, level - exactly, exactly + size > enough)
+
+        exactly, hidden = self._known_bytes(device), self._on_disk[device]
+        files = sum(map(len, self._only_mapped(device).values()))
+        if not files:
+            hidden.are_none(level - exactly)
+            return exactly
+        size = min(files * self._largest_file, hidden.at_most(level - exactly))
+        if exactly + size > enough and not hidden.is_too_much(ask):
+            size = min(size, hidden.known)
+        return exactly + size
+
+    def _known_bytes(self, device: int) -> int:
+        sizes = dict[File, int]()
         for held in self._held.values():
-            for sizes, found in ((guessed, held.mapped), (known, held.files)):
-                for file, size in found.items():
+            for file, size in held.files.items():
+                if file[0] == device:
                     sizes[file] = max(size, sizes.get(file, 0))
-        exactly = sum(size for (device, _), size in known.items() if device in devices)
-        about = sum(size for file, size in guessed.items() if file[0] in devices and file not in known)
-        return exactly + int(min(about, most())) if about else exactly
+        return sum(sizes.values())
+
+    def _only_mapped(self, device: int) -> dict[int, list[int]]:
+        """Files there that no process has open: process → where it has them mapped, each once."""
+        done = set[File]().union(*(held.files for held in self._held.values()))
+        places = dict[int, list[int]]()
+        for pid, held in self._held.items():
+            found = {file: at for file, at in held.mapped.items() if file[0] == device and file not in done}
+            if found:
+                places[pid] = [*found.values()]
+                done.update(found)
+        return places
+
+    def _ask_each(
+        self, device: int, ask: Callable[[Caller, Sequence[int]], int], threads: Mapping[int, Sequence[int]]
+    ) -> int:
+        size = 0
+        for pid, addresses in self._only_mapped(device).items():
+            with Caller(pid, threads[pid][0]) as caller:
+                size += ask(caller, addresses)
+        return size
 
     def _find_excess(self, now: float) -> str | None:
         if len(set[int]().union(*(held.pipes for held in self._held.values()))) > MAX_PIPES:
@@ -158,6 +242,13 @@ class Holdings:
                     return few
         return few
 
+    def _look_at_each(self, pids: Iterable[int]) -> dict[int, Held]:
+        held = {}
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                held[pid] = self._look_at(pid)
+        return held
+
     def _look_at(self, pid: int) -> Held:
         held = Held()
         folder = living(pid)
@@ -172,19 +263,20 @@ class Holdings:
         return held
 
     def _note_mapped(self, folder: str, maps: bytes, held: Held) -> None:
-        for start, end, offset, inode, path in _UNNAMED.findall(maps):
+        for start, end, kind, inode, path in _UNNAMED.findall(maps):
             device = self._device(path)
             if device is None:
                 continue
             file = device, int(inode)
             with contextlib.suppress(OSError):  # only root may, and is told exactly
-                status = os.stat(f"{folder}/map_files/{start.decode()}-{end.decode()}")
-                held.files[file] = status.st_blocks * 512
+                _note_unnamed(os.stat(f"{folder}/map_files/{start.decode()}-{end.decode()}"), file, held)
                 continue
-            size = int(offset, 16) + int(end, 16) - int(start, 16)
-            if path != _SHARED_MEMORY:  # of which a part may be mapped
-                size = max(size, self._largest_file)
-            held.mapped[file] = max(size, held.mapped.get(file, 0))
+            with contextlib.suppress(OSError):  # it may be its name that ends so
+                status = os.lstat(b"%s/root%s (deleted)" % (folder.encode(), path))
+                if (status.st_dev, status.st_ino) == file:
+                    continue
+            if kind == _SHARED or file not in held.mapped:  # no other can be mapped once more
+                held.mapped[file] = int(start, 16)
 
     def _device(self, path: bytes) -> int | None:
         """Where a file is that the sandbox may have made. (A system's file goes when it is upgraded.)"""
@@ -197,7 +289,7 @@ class Holdings:
         with contextlib.suppress(
             OSError
         ):  # its program, which is mapped; bubblewrap's may be a copy in memory
-            _note_unnamed(os.stat(f"{thread}/exe"), held)
+            _note_unnamed_file(os.stat(f"{thread}/exe"), held)
         folder = os.open(f"{thread}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for name in os.listdir(folder):
@@ -218,14 +310,18 @@ def _note(thread: str, name: str, status: os.stat_result, held: Held) -> None:
         if watches := read(f"{thread}/fdinfo/{name}").count(b"\ntfd:"):
             held.epolls.append((int(name), watches))
     else:
-        _note_unnamed(status, held)
+        _note_unnamed_file(status, held)
         if stat.S_ISREG(status.st_mode):  # its locks go when it is closed
             held.locks += read(f"{thread}/fdinfo/{name}").count(b"\nlock:")
 
 
-def _note_unnamed(status: os.stat_result, held: Held) -> None:
+def _note_unnamed_file(status: os.stat_result, held: Held) -> None:
+    _note_unnamed(status, (status.st_dev, status.st_ino), held)
+
+
+def _note_unnamed(status: os.stat_result, file: File, held: Held) -> None:
     if status.st_nlink == 0:
-        held.files[status.st_dev, status.st_ino] = status.st_blocks * 512
+        held.files[file] = status.st_blocks * 512
 
 
 def _used(pids: Iterable[int]) -> dict[int, bytes]:
@@ -239,17 +335,7 @@ def _used(pids: Iterable[int]) -> dict[int, bytes]:
 
 def _available_memory() -> int:
     """Bytes of the host's, without what the system would give back."""
-    return _memory_numbers().get(b"MemAvailable", 0)
-
-
-def _shared_memory() -> int:
-    """Bytes that all files in memory of the host have together, also those that were swapped out."""
-    numbers = _memory_numbers()
-    return sum(numbers.get(name, 0) for name in (b"Shmem", b"SwapTotal")) - numbers.get(b"SwapFree", 0)
-
-
-def _memory_numbers() -> dict[bytes, int]:
-    return {name: int(number) * 1024 for name, number in _MEMORY.findall(read("/proc/meminfo"))}
+    return memory_numbers().get(b"MemAvailable", 0)
 
 
 def _free_bytes(fd: int) -> int:

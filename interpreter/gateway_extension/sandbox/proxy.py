@@ -382,7 +382,7 @@ async def _serve(listener: socket.socket, policy: Policy) -> None:
 def main() -> None:
     """Read the plan from the first line of stdin, listen, serve until stdin ends."""
     plan = json.loads(sys.stdin.buffer.readline())
-    os.nice(1)  # as the sandbox itself: the gateway goes first
+    os.nice(10)  # as the sandbox itself: the gateway goes first
     listener = listen_inside(plan["pid"], PORT)
     if plan["uid"] is not None:
         os.setgroups([])

@@ -102,7 +102,7 @@ async def _run(sockets: dict[str, int], uid: int | None) -> None:
 def main() -> None:
     """Read the plan from the first line of stdin and pass connections on until stdin ends."""
     plan = json.loads(sys.stdin.buffer.readline())
-    os.nice(1)  # as the sandbox itself: the gateway goes first
+    os.nice(10)  # as the sandbox itself: the gateway goes first
     enter(plan["pid"], as_root=plan["uid"] is not None)
     print("ready", flush=True)  # noqa: T201  (the gateway waits for this line)
     asyncio.run(_run(plan["sockets"], plan["uid"]))

@@ -118,7 +118,7 @@ class Sandbox:
 
     def _holdings(self, workspace: int, sockets: int) -> Holdings:
         folders = {WORKSPACE: workspace, str(self.place.folder.published): sockets}
-        return Holdings(folders, self.limits.largest_file_bytes)
+        return Holdings(folders, self.limits.largest_file_bytes, self._inside)
 
     def kernel_is_up(self) -> None:
         """The kernel has made its sockets."""
@@ -126,11 +126,14 @@ class Sandbox:
             self._watchdog.kernel_is_up()
 
     def _roots(self) -> list[int]:
+        return [*self._inside(), *(helper.pid for helper in self._helpers)]
+
+    def _inside(self) -> list[int]:
         held, forking = self._held, self.forking
         roots = [held.init] if held is not None else []
         if forking is not None and forking.kernel is not None and not forking.is_over():
             roots.append(forking.kernel.pid)
-        return [*roots, *(helper.pid for helper in self._helpers)]
+        return roots
 
     def _start_helpers(self, init: int) -> None:
         uid = self.place.drop_to

@@ -31,18 +31,29 @@ FORBIDDEN = (
 # one share of asynchronous I/O (io_setup), and of room for filters (seccomp): who takes all leaves others none. Who
 # watches the files that all sandboxes see (inotify, cachestat, mincore) is told what others, and the host's programs,
 # open.
-# A byte that vmsplice put into a pipe holds its whole page, which may be a huge one and belongs to no process then.
+# A byte that splice, vmsplice or sendfile put into a pipe or a socket holds its whole page, which may be a huge one
+# and belongs to no process, nor any more to a file, then.
+# Rules of Landlock are in memory that is on nobody's account, and keep deleted files on the disk.
 MISSING = (
     "cachestat", "clone3", "inotify_add_watch", "inotify_init", "inotify_init1", "inotify_rm_watch", "io_cancel", "io_destroy", "io_getevents", "io_pgetevents", "io_setup", "io_submit",
-    "io_uring_enter", "io_uring_register", "io_uring_setup", "memfd_secret", "mincore", "openat2", "seccomp",
+    "io_uring_enter", "io_uring_register", "io_uring_setup", "landlock_add_rule", "landlock_create_ruleset",
+    "landlock_restrict_self", "memfd_secret", "openat2", "seccomp", "sendfile", "splice",
     "vmsplice",
 )  # fmt: skip
+
+# Has the system write what anybody on the host has not written yet, and wait for it. Who wants his own files to be on
+# the disk has fsync.
+DONE = ("sync", "syncfs")
+
+# Refused with ENOSYS, too, but when it is the watchdog that has a stopped process make the call (see `tracing`).
+TRACED = ("mincore",)
 
 # Of those above, in a libseccomp that is too old to know them. From 424 on all machines share the numbers.
 NUMBERS = {
     "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "open_tree": 428,
     "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "clone3": 435,
     "openat2": 437, "pidfd_getfd": 438, "process_madvise": 440, "mount_setattr": 442, "quotactl_fd": 443,
+    "landlock_create_ruleset": 444, "landlock_add_rule": 445, "landlock_restrict_self": 446,
     "memfd_secret": 447, "process_mrelease": 448, "set_mempolicy_home_node": 450, "cachestat": 451,
     "fchmodat2": 452, "close_range": 436,
 }  # fmt: skip
@@ -77,7 +88,12 @@ PROTOCOLS = (0, 6, 17)
 SOL_SOCKET = 1
 SOCKET_FILTERS = (26, 50, 51, 52)
 PR_SET_SECCOMP = 22
-SO_SNDBUF = 7  # how much may wait of what it sends: on a unix socket, at nobody's expense
+# A name for memory that processes share stands where it would say in their lists that it has no other.
+PR_SET_VMA = 0x53564D41
+# Who has a cookie of his own keeps the other half of each processor that he runs on from all others.
+PR_SCHED_CORE = 62
+# How much may wait of what it sends (on a unix socket), or is sent (on one of netlink): at nobody's expense.
+SOCKET_BUFFERS = (7, 8)  # SO_SNDBUF, SO_RCVBUF
 # A host's pool of huge pages (its database's, say) is no part of a control group's memory.
 MAP_HUGETLB, MFD_HUGETLB = 0x40000, 0x4
 # A dump goes to the host's program for dumps, whatever its size, unless the limit is 1 (see `Limits.rlimits`): it
@@ -97,6 +113,9 @@ MODE_ARGUMENTS = {
 TEMPORARY_FILE = os.O_TMPFILE & ~os.O_DIRECTORY  # a file without a name, which may get one later
 OPEN_ARGUMENTS = {"open": (1, 2), "openat": (2, 3)}  # flags, mode
 TERMINAL_INJECTION = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
+# For what the system does not have it starts a program of the host's, each time: TIOCSETD, and bridges and virtual
+# networks (SIOCGIFBR …).
+LOADERS = (0x5423, 0x8940, 0x8941, 0x89A0, 0x89A1, 0x8982, 0x8983)
 # To reserve room on a disk takes no time, however much it is, and with FALLOC_FL_KEEP_SIZE no limit of a file's size
 # holds. Refused with EOPNOTSUPP, as by file systems that can't: programs then write. Only holes may be made.
 PUNCH_HOLE = 0x03
@@ -167,7 +186,10 @@ def _shared_resource_rules(rules: Any, library: Any) -> None:
     eperm, einval = library.ERRNO(errno.EPERM), library.ERRNO(errno.EINVAL)
     for option in SOCKET_FILTERS:
         _deny(rules, library, eperm, "setsockopt", low(1, SOL_SOCKET), low(2, option))
-    _deny(rules, library, einval, "prctl", low(0, PR_SET_SECCOMP))
+    for option in (PR_SET_SECCOMP, PR_SET_VMA, PR_SCHED_CORE):
+        _deny(rules, library, einval, "prctl", low(0, option))
+    for request in LOADERS:
+        _deny(rules, library, einval, "ioctl", low(1, request))
     huge = library.Arg(3, library.MASKED_EQ, MAP_HUGETLB, MAP_HUGETLB)
     _deny(rules, library, library.ERRNO(errno.ENOMEM), "mmap", huge)
     huge = library.Arg(1, library.MASKED_EQ, MFD_HUGETLB, MFD_HUGETLB)
@@ -176,7 +198,8 @@ def _shared_resource_rules(rules: Any, library: Any) -> None:
     # To have a process go on elsewhere is done by a thread of the system that goes before all others: who asks for it
     # again and again keeps all from running. Libraries ask without need, so it is no error; nothing changes.
     _deny(rules, library, done, "sched_setaffinity")
-    _deny(rules, library, done, "setsockopt", low(1, SOL_SOCKET), low(2, SO_SNDBUF))
+    for option in SOCKET_BUFFERS:
+        _deny(rules, library, done, "setsockopt", low(1, SOL_SOCKET), low(2, option))
     _deny(rules, library, done, "setrlimit", low(0, RLIMIT_CORE))
     new, old = library.Arg(2, library.NE, 0), library.Arg(3, library.EQ, 0)
     _deny(rules, library, done, "prlimit64", low(1, RLIMIT_CORE), new, old)
@@ -246,6 +269,10 @@ def seccomp_filter() -> bytes:
         _deny(rules, library, library.ERRNO(errno.EPERM), name)
     for name in MISSING:
         _deny(rules, library, library.ERRNO(errno.ENOSYS), name)
+    for name in DONE:
+        _deny(rules, library, library.ERRNO(0), name)
+    for name in TRACED:
+        _deny(rules, library, library.TRACE(0), name)
     for number in UNKNOWN:
         rules.add_rule(library.ERRNO(errno.ENOSYS), number)
     _argument_rules(rules, library)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from interpreter.gateway_extension.sandbox import processes
 from interpreter.gateway_extension.sandbox.cgroups import ControlGroup
 from interpreter.gateway_extension.sandbox.command import MAX_TERMINALS
-from interpreter.gateway_extension.sandbox.crowds import hold_back
+from interpreter.gateway_extension.sandbox.crowds import Crowd, CrowdWatch
 from interpreter.gateway_extension.sandbox.holdings import Holdings
 from interpreter.gateway_extension.sandbox.limits import MIB, Limits, size_text
 from interpreter.gateway_extension.sandbox.pace import SHORTEST_TICK, Pace
@@ -34,7 +34,6 @@ NO_START = "; no kernel can start before files are deleted through the API"
 SOCKET_SHARE = 8  # a part of the memory limit that may wait in sockets, where it is on nobody's account
 MAX_SOCKETS = 4096
 MAX_SOCKET_FOLDER = 64  # entries of the socket folder: a kernel makes five
-MUCH_GROWTH = 16  # processes from one look to the next
 MAX_FAILURES = 20  # looks in a row
 MAX_TIME_OVER = 2.0  # seconds in which a sandbox has to end after its kernel
 LOG_BYTES = 8 * 1024
@@ -70,16 +69,19 @@ class Watchdog:
         self._pace = Pace((watched.limits.workspace_bytes, watched.limits.max_workspace_files))
         self._usage = Usage(0, 0)  # at the last count
         self._full: Usage | None = None  # the usage at which writing was stopped
-        self._room = 0  # the disk's, without what the workspace holds: the most that was seen
         self._sockets = Sockets(0, 0)  # at the last look
         self._sockets_change = False
-        self._crowd = 0  # processes, at the last look
-        self._crowd_grows = False
+        self._crowd_watch: CrowdWatch | None = None
         self._failures = 0
         self._log = b""
         self.was_short_of_memory = False  # at the last look
 
     def start(self) -> None:
+        watched = self._watched
+        if watched.cgroup is None or "cpu" not in watched.cgroup.controllers:
+            crowd = Crowd(watched.init, watched.roots, watched.uid)
+            self._crowd_watch = CrowdWatch(crowd, watched.init_fd, self._wake_read)
+            self._crowd_watch.start()
         self._thread.start()
 
     def stop(self) -> None:
@@ -119,13 +121,15 @@ class Watchdog:
         except ProcessLookupError:
             pass  # it ended by itself before our signal
         finally:
+            if self._crowd_watch is not None:
+                reason = self._crowd_watch.wait() or reason
             os.close(self._wake_read)
             self._on_end(reason)
 
     @property
     def _tick(self) -> float:
         """Seconds until the next look."""
-        return SHORTEST_TICK if self._sockets_change or self._crowd_grows else self._pace.tick
+        return SHORTEST_TICK if self._sockets_change else self._pace.tick
 
     def _drain(self) -> None:
         try:
@@ -150,41 +154,20 @@ class Watchdog:
         age = 0.0 if self._up_at is None else time.monotonic() - self._up_at
         if limits.wall_seconds and age > limits.wall_seconds:
             return f"wall time limit reached ({limits.wall_seconds:g} s)"
-        pids, reason = self._look_at_crowd()
-        if reason or self._crowd_grows:
-            return reason
-        return (
-            self._look_at_processes(limits, pids)
-            or self._look_at_sockets(limits)
-            or self._look_at_files(limits)
-        )
+        return self._look_at_processes(limits) or self._look_at_sockets(limits) or self._look_at_files(limits)
 
-    def _look_at_crowd(self) -> tuple[list[int] | None, str | None]:
-        """First of all, and again before all that takes longer if it grows: beside a crowd there is hardly time.
-
-        A sandbox may have so few processes that it can't grow for long.
-        """
-        cgroup = self._watched.cgroup
-        if cgroup is not None and "cpu" in cgroup.controllers:
-            return None, None
-        pids, reason = hold_back(self._watched.roots(), self._watched.uid)
-        before, self._crowd = self._crowd, len(pids)
-        self._crowd_grows = self._crowd > before + MUCH_GROWTH
-        return pids, reason
-
-    def _look_at_processes(self, limits: Limits, pids: list[int] | None) -> str | None:
+    def _look_at_processes(self, limits: Limits) -> str | None:
         cgroup, reason = self._watched.cgroup, None
         cpu = cgroup.cpu_seconds() if cgroup is not None and limits.cpu_seconds else None
         counts_memory = self._counts_memory
         if cgroup is not None and counts_memory:
             self.was_short_of_memory = cgroup.holds_more_than(SHORT_OF_MEMORY * limits.memory_bytes)
         if not counts_memory or (limits.cpu_seconds and cpu is None):
-            init = self._watched.init
-            pids = self._pids() if pids is None else pids
+            pids = self._pids()
             if limits.cpu_seconds and cpu is None:
                 cpu = processes.cpu_seconds(pids)
             if not counts_memory:
-                reason = self._look_at_memory(pids, init, limits)
+                reason = self._look_at_memory(pids, limits)
         if reason is None and limits.cpu_seconds and cpu is not None and cpu > limits.cpu_seconds:
             return f"CPU time limit reached ({limits.cpu_seconds:g} s)"
         return reason
@@ -195,16 +178,16 @@ class Watchdog:
         cgroup = self._watched.cgroup
         return cgroup is not None and "memory" in cgroup.controllers
 
-    def _look_at_memory(self, pids: list[int], init: int, limits: Limits) -> str | None:
+    def _look_at_memory(self, pids: list[int], limits: Limits) -> str | None:
         holdings = self._watched.holdings
         holdings.look(pids)
-        if processes.memory_exceeds(pids, init, limits.memory_bytes, unnamed=holdings.memory_bytes):
+        if holdings.memory_exceeds(pids, limits.memory_bytes):
             return f"out of memory (limit {size_text(limits.memory_bytes)})"
         return holdings.excess
 
     def _look_at_sockets(self, limits: Limits) -> str | None:
         init, most = self._watched.init, limits.memory_bytes // SOCKET_SHARE
-        before, self._sockets = self._sockets, find_sockets(init)
+        before, self._sockets = self._sockets, find_sockets(init, most)
         sockets = self._sockets
         self._sockets_change = sockets.count > QUIET and sockets != before
         if sockets.count > MAX_SOCKETS:
@@ -246,17 +229,18 @@ class Watchdog:
 
     def _measure(self) -> Usage:
         """What the workspace holds, files that have no name any more included."""
-        watched = self._watched
-        disk = os.fstatvfs(watched.workspace_fd)
-        usage = measure(watched.workspace_fd, max_files=int(watched.limits.max_workspace_files * 1.1) + 10)
+        watched, limits = self._watched, self._watched.limits
+        disks = [(fd, os.fstatvfs(fd)) for fd in (watched.sockets_fd, watched.workspace_fd)]
+        usage = measure(watched.workspace_fd, max_files=int(limits.max_workspace_files * 1.1) + 10)
         if not usage.complete:
             return usage
-        in_sight = disk.f_bfree * disk.f_frsize + usage.size
-        self._room = max(self._room, in_sight)
+        levels = dict[int, int]()  # of both folders', which mostly are on one disk
+        for fd, disk in disks:
+            in_sight = usage.size if fd == watched.workspace_fd else 0
+            levels[os.fstat(fd).st_dev] = -disk.f_bfree * disk.f_frsize - in_sight
         watched.holdings.look(self._pids())
-        own, other = (os.fstat(fd).st_dev for fd in (watched.workspace_fd, watched.sockets_fd))
-        hidden = watched.holdings.unnamed_bytes({own}, lambda: self._room - in_sight)
-        hidden += watched.holdings.unnamed_bytes({other} - {own})
+        room = limits.workspace_bytes - usage.size
+        hidden = sum(watched.holdings.disk_bytes(device, level, room) for device, level in levels.items())
         return replace(usage, size=usage.size + hidden)
 
     def _pids(self) -> list[int]:

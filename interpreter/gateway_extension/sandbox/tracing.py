@@ -1,0 +1,255 @@
+"""System calls that a process of a sandbox makes for us, while all that run in the sandbox stand still (ptrace).
+
+They find everything as it was, also a system call that they waited in.
+"""
+
+import contextlib
+import ctypes
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from signal import SIGTRAP
+from types import TracebackType
+from typing import Self
+
+from interpreter.gateway_extension.sandbox.processes import read
+
+MAX_THREADS = 2048
+TIME_TO_STOP = 2.0  # seconds
+_PAUSE = 0.001
+
+_CONTINUE, _DETACH, _TO_SYSTEM_CALL, _SEIZE, _INTERRUPT = 7, 17, 24, 0x4206, 0x4207
+_GET_REGISTERS, _SET_REGISTERS, _GET_MASK, _SET_MASK = 0x4204, 0x4205, 0x420A, 0x420B
+_GENERAL_REGISTERS = 1  # NT_PRSTATUS
+_MARK_SYSTEM_CALLS, _STOP_AT_FILTER = 0x1, 0x80
+_STOPPED_AT_FILTER, _STOPPED_AT_SYSTEM_CALL = SIGTRAP | 7 << 8, SIGTRAP | 0x80
+_STOPPED_AS_ASKED = 128  # PTRACE_EVENT_STOP
+_ANY_KIND_OF_CHILD = 0x40000000  # __WALL
+_MASK_BYTES, _ALL_SIGNALS = 8, b"\xff" * 8
+_MAX_ERRNO = 4095
+_WORD = 2**64
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.ptrace.restype = ctypes.c_long
+_libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+_libc.process_vm_readv.restype = ctypes.c_ssize_t
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Places in the list of registers, the instruction for a system call, and the numbers of some."""
+
+    registers: int
+    number: int
+    arguments: Sequence[int]
+    result: int
+    at: int
+    waits_in: int | None  # the system call to be gone on with
+    instruction: bytes
+    numbers: dict[str, int]
+
+
+_MACHINES = {
+    "x86_64": Machine(
+        registers=27, number=10, arguments=(14, 13, 12, 7, 9, 8), result=10, at=16, waits_in=15,
+        instruction=b"\x0f\x05",
+        numbers={"mmap": 9, "mprotect": 10, "munmap": 11, "mremap": 25, "mincore": 27, "remap_file_pages": 216},
+    ),
+    "aarch64": Machine(
+        registers=34, number=8, arguments=range(6), result=0, at=32, waits_in=None,
+        instruction=b"\x01\x00\x00\xd4",
+        numbers={"mmap": 222, "mprotect": 226, "munmap": 215, "mremap": 216, "mincore": 232, "remap_file_pages": 234},
+    ),
+}  # fmt: skip
+
+
+class _Part(ctypes.Structure):
+    """A part of memory (struct iovec)."""
+
+    _fields_ = (("base", ctypes.c_void_p), ("size", ctypes.c_size_t))
+
+
+@contextlib.contextmanager
+def stopped(pids: Callable[[], Sequence[int]]) -> Iterator[dict[int, list[int]]]:
+    """All threads of these processes, and of those that they start meanwhile, stand still: process → its threads.
+
+    The calling thread has to end soon: only then the system lets go of those that were not to be stopped.
+    Raises OSError.
+    """
+    standing = set[int]()
+    try:
+        yield _stop(pids, standing)
+    finally:
+        for thread in standing:
+            with contextlib.suppress(OSError):  # it has ended
+                _trace(thread, _DETACH)
+
+
+def _stop(pids: Callable[[], Sequence[int]], standing: set[int]) -> dict[int, list[int]]:
+    seized = set[int]()
+    deadline = time.monotonic() + TIME_TO_STOP
+    while True:
+        threads = {pid: list(_running(pid)) for pid in pids()}
+        found = {thread for of_process in threads.values() for thread in of_process}
+        if len(found) > MAX_THREADS or time.monotonic() > deadline:
+            raise TimeoutError
+        if not found - seized and all(_stands(thread, standing) for thread in found):
+            return {pid: [t for t in of_process if t in standing] for pid, of_process in threads.items()}
+        for thread in found - seized:
+            if _seize(thread):
+                seized.add(thread)
+        time.sleep(_PAUSE)
+
+
+def _seize(thread: int) -> bool:
+    """Whether it will stop; it may have ended."""
+    try:
+        _trace(thread, _SEIZE, 0, _MARK_SYSTEM_CALLS | _STOP_AT_FILTER)
+        _trace(thread, _INTERRUPT)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        if _runs(thread):
+            raise
+        return False
+    return True
+
+
+def _running(pid: int) -> Iterator[int]:
+    """Its threads, without those that have ended."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/task"):
+            if _runs(int(name)):
+                yield int(name)
+
+
+def _runs(thread: int) -> bool:
+    """Whether it has not ended."""
+    with contextlib.suppress(OSError):
+        return _state(thread) not in b"ZX"
+    return False
+
+
+def _state(thread: int) -> bytes:
+    return read(f"/proc/{thread}/stat").rpartition(b")")[2].split()[0]
+
+
+def _stands(thread: int, standing: set[int]) -> bool:
+    """Whether it does not run: stopped, or in the system, where it is stopped before it leaves."""
+    if thread not in standing:
+        with contextlib.suppress(ChildProcessError):
+            if os.waitpid(thread, _ANY_KIND_OF_CHILD | os.WNOHANG)[0] == thread:
+                standing.add(thread)
+    with contextlib.suppress(OSError):
+        return thread in standing or _state(thread) in b"DZX"
+    return True
+
+
+class Caller:
+    """A stopped thread of a process that makes system calls within the block. All methods raise OSError."""
+
+    def __init__(self, pid: int, thread: int) -> None:
+        machine = _MACHINES.get(os.uname().machine)
+        if machine is None:
+            raise OSError("not known how on this kind of machine")
+        self._pid, self._thread, self._machine = pid, thread, machine
+        self._instruction = self._find_instruction()
+
+    def __enter__(self) -> Self:
+        self._before = self._registers()
+        self._mask = ctypes.create_string_buffer(_MASK_BYTES)
+        _trace(self._thread, _GET_MASK, _MASK_BYTES, ctypes.addressof(self._mask))
+        self._set_mask(_ALL_SIGNALS)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(OSError):  # it has ended
+            self._set_registers(self._before)
+            self._set_mask(self._mask.raw)
+            # The system looks again how to go on with what it waited in.
+            _trace(self._thread, _INTERRUPT)
+            _trace(self._thread, _CONTINUE)
+            self._wait()
+
+    def call(self, name: str, *arguments: int) -> int:
+        """What the system call gives back, also one that the filter refuses to who is not traced."""
+        machine, registers = self._machine, list(self._before)
+        if machine.waits_in is not None:
+            registers[machine.waits_in] = _WORD - 1
+        registers[machine.at], registers[machine.number] = self._instruction, machine.numbers[name]
+        for place, value in zip(machine.arguments, arguments, strict=False):
+            registers[place] = value
+        self._set_registers(registers)
+        stops = [self._go_on(), self._go_on()]  # before it and after it
+        if stops[-1] == _STOPPED_AT_FILTER:
+            stops[-1] = self._go_on()
+        if stops != [_STOPPED_AT_SYSTEM_CALL] * 2:
+            raise OSError("something else happened")
+        result = self._registers()[machine.result]
+        if result >= _WORD - _MAX_ERRNO:
+            raise OSError(_WORD - result, os.strerror(_WORD - result))
+        return result
+
+    def read(self, address: int, size: int) -> bytes:
+        """Memory of its process, which gets it now where it was not used before."""
+        buffer = ctypes.create_string_buffer(size)
+        ours, theirs = _Part(ctypes.addressof(buffer), size), _Part(address, size)
+        one, none = ctypes.c_ulong(1), ctypes.c_ulong(0)
+        done = _libc.process_vm_readv(self._pid, ctypes.byref(ours), one, ctypes.byref(theirs), one, none)
+        if done != size:
+            raise _error()
+        return buffer.raw
+
+    def _find_instruction(self) -> int:
+        """In what the system itself gives each process."""
+        maps = read(f"/proc/{self._pid}/maps")
+        found = re.search(rb"^(\w+)-(\w+) .*\[vdso\]$", maps, re.MULTILINE)
+        if found is None:
+            raise OSError("it has given back what the system gives each process")
+        start, end = (int(text, 16) for text in found.groups())
+        return start + self.read(start, end - start).index(self._machine.instruction)
+
+    def _go_on(self) -> int:
+        """Until the next stop that belongs to a system call: who was stopped by a signal is so once more."""
+        while True:
+            _trace(self._thread, _TO_SYSTEM_CALL)
+            if (stop := self._wait()) >> 8 != _STOPPED_AS_ASKED:
+                return stop
+
+    def _wait(self) -> int:
+        _, status = os.waitpid(self._thread, _ANY_KIND_OF_CHILD)
+        if not os.WIFSTOPPED(status):
+            raise ProcessLookupError
+        return status >> 8
+
+    def _registers(self) -> list[int]:
+        words = (ctypes.c_uint64 * self._machine.registers)()
+        if self._exchange(_GET_REGISTERS, words) != ctypes.sizeof(words):
+            raise OSError("a program of another kind of machine")
+        return list(words)
+
+    def _set_registers(self, values: Sequence[int]) -> None:
+        self._exchange(_SET_REGISTERS, (ctypes.c_uint64 * self._machine.registers)(*values))
+
+    def _exchange(self, request: int, words: "ctypes.Array[ctypes.c_uint64]") -> int:
+        part = _Part(ctypes.addressof(words), ctypes.sizeof(words))
+        _trace(self._thread, request, _GENERAL_REGISTERS, ctypes.addressof(part))
+        return int(part.size)
+
+    def _set_mask(self, mask: bytes) -> None:
+        buffer = ctypes.create_string_buffer(mask, _MASK_BYTES)
+        _trace(self._thread, _SET_MASK, _MASK_BYTES, ctypes.addressof(buffer))
+
+
+def _trace(thread: int, request: int, address: int = 0, data: int = 0) -> None:
+    if _libc.ptrace(request, thread, address, data) != 0:
+        raise _error()
+
+
+def _error() -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number))

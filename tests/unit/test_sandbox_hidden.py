@@ -1,0 +1,261 @@
+"""What an ordinary user finds out about memory that processes have mapped, and that these go on as before."""
+
+import ctypes
+import mmap
+import os
+import pickle
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from interpreter.gateway_extension.sandbox import tracing
+from interpreter.gateway_extension.sandbox.hidden import bytes_of_files
+from interpreter.gateway_extension.sandbox.holdings import Holdings
+from interpreter.gateway_extension.sandbox.processes import read
+
+USER = 65534
+PAGE, MIB = mmap.PAGESIZE, 1024**2
+PART = 16 * MIB
+LEEWAY = 40 * PAGE  # to look for a file's end takes some
+READ, WRITE, SHARED, PRIVATE, ANONYMOUS, NO_RESERVE = 1, 2, 1, 2, 0x20, 0x4000
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+for function in (libc.mprotect, libc.madvise):
+    function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+
+def as_ordinary_user(look: Callable[[], Any]) -> Any:
+    """What this tells, in a process of its own that is not root."""
+    result, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            if os.geteuid() == 0:
+                os.setgroups([])
+                os.setresgid(USER, USER, USER)
+                os.setresuid(USER, USER, USER)
+                libc.prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: it may look at its own children
+            answer = (True, look())
+        except BaseException:  # noqa: BLE001  (also what pytest raises)
+            answer = (False, traceback.format_exc())
+        with os.fdopen(tell, "wb") as file:
+            file.write(pickle.dumps(answer))
+        os._exit(0)
+    os.close(tell)
+    with os.fdopen(result, "rb") as file:
+        is_good, told = pickle.loads(file.read())
+    os.waitpid(pid, 0)
+    assert is_good, told
+    return told
+
+
+@contextmanager
+def child(work: Callable[[], object]) -> Iterator[tuple[int, Any]]:
+    """A process that has begun with this; its pid, and the open end of what it tells."""
+    told, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.write(tell, pickle.dumps(work()))
+        signal.pause()
+    os.close(tell)
+    try:
+        with os.fdopen(told, "rb") as file:
+            yield pid, file
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def ask(pid: int, addresses: list[int]) -> int:
+    """Bytes of the files that a process has mapped there."""
+
+    def look() -> int:
+        with (
+            tracing.stopped(lambda: [pid]) as threads,
+            tracing.Caller(pid, threads[pid][0]) as caller,
+        ):
+            return bytes_of_files(caller, addresses)
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(look).result()
+
+
+def shared(size: int, used: int) -> int:
+    start = int(libc.mmap(None, size, READ | WRITE, SHARED | ANONYMOUS | NO_RESERVE, -1, 0))
+    libc.memset(start, 1, used)
+    return start
+
+
+def unused() -> int:
+    return shared(PART, 0)
+
+
+def sparse() -> int:
+    start = shared(1024 * PART, PART // 2)
+    libc.memset(start + 1000 * PART, 1, PART // 2)
+    return start
+
+
+def let_go() -> int:
+    start = shared(2 * PART, PART)
+    libc.madvise(start, PART, mmap.MADV_DONTNEED)
+    return start
+
+
+def only_its_begin() -> int:
+    start = shared(PART, PART)
+    libc.munmap(start + PAGE, PART - PAGE)
+    return start
+
+
+def only_its_end() -> int:
+    start = shared(PART, PART)
+    libc.munmap(start, PART - PAGE)
+    return start + PART - PAGE
+
+
+def not_to_be_read() -> int:
+    start = shared(PART, PART)
+    libc.mprotect(start, PART, 0)
+    libc.munmap(start + PAGE, PART - PAGE)
+    return start
+
+
+def closed_file() -> int:
+    fd = os.memfd_create("file")
+    os.write(fd, bytes(PART))
+    start = int(libc.mmap(None, PAGE, READ, SHARED, fd, 2 * PAGE))
+    os.close(fd)
+    return start
+
+
+HELD = {
+    unused: 0, sparse: PART, let_go: PART, only_its_begin: PART, only_its_end: PART, not_to_be_read: PART,
+    closed_file: PART,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("hold", HELD, ids=lambda hold: hold.__name__)
+def test_it_is_known_exactly_how_much_a_mapped_file_has(hold: Callable[[], int]) -> None:
+    def look() -> list[int]:
+        with child(hold) as (pid, told):
+            address = pickle.load(told)
+            return [ask(pid, [address]), ask(pid, [address])]
+
+    for size in as_ordinary_user(look):
+        assert HELD[hold] <= size <= HELD[hold] + LEEWAY
+
+
+def test_what_processes_share_counts_once_and_what_others_use_for_nobody() -> None:
+    def look() -> None:
+        start = shared(8 * PART, 0)
+        with child(lambda: libc.memset(start, 1, 4 * PART) and 0) as (one, told), child(int) as (other, _):
+            pickle.load(told)
+            pids = [one, other]
+            enough, too_little = (anonymous(pids) + count * PART for count in (6, 3))
+            watched = [Holdings({}, 1024**3, lambda: pids) for _ in range(2)]
+            shared(16 * PART, 16 * PART)  # by nobody of them
+            for each in watched:
+                each.look(pids)
+            asked = False
+            while not asked:
+                assert not watched[0].memory_exceeds(pids, enough)
+                asked = watched[0].memory_bytes < 6 * PART
+            while not watched[1].memory_exceeds(pids, too_little):
+                pass
+
+    as_ordinary_user(look)
+
+
+def anonymous(pids: list[int]) -> int:
+    lines = [line for pid in pids for line in read(f"/proc/{pid}/smaps_rollup").splitlines()]
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(b"Pss_Anon"))
+
+
+def wait_in(call: Callable[[], int]) -> Callable[[], tuple[int, int, float]]:
+    """What the system call gave, its error, and how long it took."""
+
+    def work() -> tuple[int, int, float]:
+        started = time.monotonic()
+        ctypes.set_errno(0)
+        return call(), ctypes.get_errno(), time.monotonic() - started
+
+    return work
+
+
+WAIT = 1.0
+CALLS = {
+    "poll": lambda: libc.poll(None, 0, int(WAIT * 1000)),
+    "nanosleep": lambda: libc.usleep(int(WAIT * 1e6)),
+    "select": lambda: libc.select(0, None, None, None, ctypes.byref((ctypes.c_long * 2)(int(WAIT), 0))),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_who_waits_in_a_system_call_goes_on_waiting(name: str) -> None:
+    def look() -> tuple[int, int, float]:
+        with child(wait_in(CALLS[name])) as (pid, told):
+            while read(f"/proc/{pid}/stat").split()[2] != b"S":
+                os.sched_yield()
+            for _ in range(3):
+                assert ask(pid, []) == 0
+            return pickle.load(told)  # type: ignore[no-any-return]
+
+    result, error, took = as_ordinary_user(look)
+    assert (result, error) == (0, 0)
+    assert took >= WAIT * 0.99
+
+
+def test_threads_that_compute_or_wait_go_on() -> None:
+    def work() -> int:
+        event, done = threading.Event(), []
+        signal.signal(signal.SIGUSR1, lambda *_: event.set())
+        waiting = [threading.Thread(target=lambda: done.append(event.wait())) for _ in range(20)]
+        busy = [threading.Thread(target=lambda: done.append(sum(range(300_000)) > 0)) for _ in range(4)]
+        for thread in waiting + busy:
+            thread.start()
+        while not event.is_set():
+            sum(range(1000))
+        for thread in waiting + busy:
+            thread.join()
+        return sum(done)
+
+    def look() -> int:
+        with child(work) as (pid, told):
+            while len(os.listdir(f"/proc/{pid}/task")) < 20:
+                os.sched_yield()
+            for _ in range(5):
+                assert ask(pid, []) == 0
+            os.kill(pid, signal.SIGUSR1)
+            return pickle.load(told)  # type: ignore[no-any-return]
+
+    assert as_ordinary_user(look) == 24
+
+
+def test_who_was_stopped_stays_so() -> None:
+    def look() -> list[bytes]:
+        with child(lambda: 0) as (pid, _):
+            states = []
+            os.kill(pid, signal.SIGSTOP)
+            os.waitpid(pid, os.WUNTRACED)
+            assert ask(pid, []) == 0
+            states.append(read(f"/proc/{pid}/stat").split()[2])
+            os.kill(pid, signal.SIGCONT)
+            os.waitpid(pid, os.WCONTINUED)
+            states.append(read(f"/proc/{pid}/stat").split()[2])
+            return states
+
+    stopped, going = as_ordinary_user(look)
+    assert stopped == b"T"
+    assert going in (b"S", b"R")
