@@ -47,7 +47,7 @@ class RunPipes:
         self._unsent = 0  # bytes since something was sent
         self._sending = False
         self.waits = True
-        """Whether a flush is done when all is sent that was shown before: code may end its kernel after it."""
+        """Whether each flush waits until all is sent that was shown before: that of code may be followed by a crash."""
         self._sent = threading.Event()
         self._send_all = stream._flush
         stream._flush = self._send
@@ -77,10 +77,11 @@ class RunPipes:
     def flush(self):
         """What programs have written, then what the stream holds.
 
-        ipykernel flushes six times in each run, and waits for its output thread each time, whatever there is to send.
+        ipykernel itself flushes six times in each run, and would wait for its output thread each time, whatever there
+        is to send.
         """
         self.read()
-        if not self._is_sent():
+        if self.waits or os.getpid() != self._owner or not self._is_sent():
             self._flush()
 
     def flush_and_wait(self):
@@ -89,12 +90,10 @@ class RunPipes:
         self._flush()
 
     def _is_sent(self):
-        if os.getpid() != self._owner:
-            return False
         with self.stream._buffer_lock:
             if any(buffer.tell() for buffer in self.stream._buffers.values()):
                 return False
-        return not self._sending and not (self.waits and self.stream.pub_thread._events)
+        return not self._sending
 
     def read(self):
         """Takes what programs of this run have written."""

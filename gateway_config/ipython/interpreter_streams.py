@@ -26,7 +26,7 @@ PAUSE_SECONDS = 0.2
 LONG_LINE = 4096
 """So many characters do not wait for their line's end."""
 INTERNALS = (
-    *("_buffers", "_buffer_lock", "_flush", "_flush_pending", "_schedule_flush", "pub_thread"),
+    *("_buffers", "_buffer_lock", "_flush", "_flush_pending", "_schedule_flush"),
     *("_original_stdstream_fd", "_parent_header", "set_parent", "watch_fd_thread"),
 )
 """What this needs of ipykernel's streams."""
@@ -46,8 +46,7 @@ def load_ipython_extension(shell):
 
 def is_expected(stream):
     """Whether a stream is ipykernel's, and has the parts that are used here."""
-    parts = all(hasattr(stream, name) for name in INTERNALS)
-    return getattr(stream, "_should_watch", False) and parts and hasattr(stream.pub_thread, "_events")
+    return getattr(stream, "_should_watch", False) and all(hasattr(stream, name) for name in INTERNALS)
 
 
 class StandardStreams:
