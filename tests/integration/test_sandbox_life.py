@@ -13,7 +13,7 @@ import pytest
 from sandbox_kit import IS_ROOT, PROJECT, Boxed, boxed, host_processes_with, new_workspace
 from watching import eventually
 
-from interpreter.gateway_extension.sandbox import bubblewrap
+from interpreter.gateway_extension.sandbox import bubblewrap, sandbox
 from interpreter.gateway_extension.sandbox.cgroups import find_parents
 
 
@@ -258,3 +258,12 @@ print('tried')
         kernel.manager.restart_kernel()
         kernel.connect()
         assert kernel.run("print(1)") == "1\n"
+
+
+def test_a_sandbox_that_takes_long_to_end_leaves_nothing_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "END_TIMEOUT", 0.0)
+    with boxed() as kernel:
+        own = kernel.provisioner._sandbox
+        process = Path(f"/proc/{own._held.process.pid}")
+        own.close()
+        assert eventually(lambda: not process.exists())

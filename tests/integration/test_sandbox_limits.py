@@ -1,14 +1,15 @@
 """Each limit holds, ends in a clear error or a clear reason of death, and leaves others alone."""
 
 import os
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from sandbox_kit import Boxed, boxed, kernel_argv
 
-from interpreter.gateway_extension.sandbox import processes, watchdog
+from interpreter.gateway_extension.sandbox import holdings, processes, watchdog
 
 MIB = 1024**2
 SMALL = {"memory_bytes": 300 * MIB}
@@ -198,6 +199,63 @@ def test_one_file_can_not_fill_more_than_the_workspace() -> None:
         big = "with open('big', 'wb', 0) as f:\n while True: f.write(bytes(2**20))"
         assert kernel.run(big).endswith("File too large")
         assert (kernel.workspace / "big").stat().st_size == 64 * MIB
+
+
+HARD_TO_LOOK_AT = {
+    "mappings of a deleted file": """
+os.ftruncate(file, 60_000 * 4096)
+for page in range(60_000): libc.mmap(None, 4096, 1, 1, file, page * 4096)
+""",
+    "mappings": """
+for _ in range(30_000): libc.mmap(None, 4096, 1, 0x22, -1, 0), libc.mmap(None, 4096, 3, 0x22, -1, 0)
+""",
+    "descriptors of deleted files": """
+for _ in range(900): os.dup(file)
+""",
+}
+
+
+@pytest.mark.parametrize("code", HARD_TO_LOOK_AT.values(), ids=HARD_TO_LOOK_AT)
+def test_nobody_makes_a_look_take_long_to_write_unseen_meanwhile(
+    code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holdings, "MAX_SECONDS", 0.05)
+    code = f"""
+import ctypes, os, time
+libc = ctypes.CDLL(None)
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+file = os.open('x', os.O_RDWR | os.O_CREAT)
+os.unlink('x')
+{code}
+for _ in range(20):
+    if os.fork() == 0: time.sleep(60)
+time.sleep(60)
+"""
+    with boxed() as kernel:
+        kernel.start_run(code)
+        assert kernel.wait_for_death() == "what its processes hold takes too long to look at"
+
+
+def test_who_is_far_above_the_limit_is_ended_although_a_look_takes_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watchdog, "OVERSHOOT", 8 * MIB)
+    looks, tested = threading.Event(), threading.Event()
+
+    def look_until_it_has_to_end(_: object, pids: Sequence[int], has_to_end: Callable[[], bool]) -> bool:
+        looks.set()
+        while not has_to_end() and not tested.wait(0.02):
+            pass
+        return False
+
+    with boxed({"workspace_bytes": 16 * MIB}) as kernel:
+        monkeypatch.setattr(holdings.Holdings, "look", look_until_it_has_to_end)
+        try:
+            assert looks.wait(10)
+            (kernel.workspace / "far").write_bytes(bytes(64 * MIB))
+            assert kernel.wait_for_death().startswith("workspace full (limit 16 MiB)")
+        finally:
+            tested.set()
 
 
 def test_deleted_files_that_are_still_open_count() -> None:

@@ -252,6 +252,36 @@ os.posix_fadvise(shared, 0, 0, os.POSIX_FADV_DONTNEED)
         assert os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT) == 1
 
 
+def test_no_page_becomes_one_with_that_of_another_session(plain: Boxed) -> None:
+    code = """
+import mmap
+own = mmap.mmap(-1, 4096)
+address = ctypes.c_long(ctypes.addressof(ctypes.c_char.from_buffer(own)))
+for advice in (12, 12 | 1 << 32):
+    print(_libc.madvise(address, ctypes.c_long(4096), ctypes.c_long(advice)), ctypes.get_errno() == errno.EINVAL)
+for option in (67, 67 | 1 << 32):
+    print(_libc.prctl(ctypes.c_long(option), 1, 0, 0, 0), ctypes.get_errno() == errno.EINVAL)
+"""
+    assert plain.run(code) == "-1 True\n" * 4
+
+
+def test_nobody_has_the_system_work_for_all_or_start_programs(plain: Boxed) -> None:
+    """`sync` waits for what others wrote, `/proc/locks` stops all that lock, and some requests look for a module."""
+    code = """
+import os, pty, socket, struct
+for path in ('/proc/locks', *(f'/proc/pressure/{name}' for name in ('cpu', 'io', 'memory'))):
+    try: os.open(path, os.O_RDWR)
+    except (PermissionError, FileNotFoundError): print('closed')
+print(os.sync(), _libc.syncfs(-1))
+print(_libc.prctl(62, 1, 0, 0, 0), ctypes.get_errno() == errno.EINVAL)
+plain, buffer = socket.socket(), ctypes.create_string_buffer(64)
+terminal = pty.openpty()[1]
+for fd, request in ((terminal, 0x5423), (plain.fileno(), 0x8940), (plain.fileno(), 0x8982)):
+    print(_libc.ioctl(fd, ctypes.c_ulong(request), buffer), ctypes.get_errno() == errno.EINVAL)
+"""
+    assert plain.run(code) == "closed\n" * 4 + "None 0\n" + "-1 True\n" * 4
+
+
 def test_timers_are_few(plain: Boxed) -> None:
     """The system counts them, and signals that wait, for each user or, where that is the same, for each sandbox."""
     code = """

@@ -52,6 +52,8 @@ def children(count: int, prepare: Callable[[ExitStack], object]) -> Iterator[lis
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> Holdings:
     monkeypatch.setattr(holdings, "MAX_WATCHES", 3 * WATCHES)
+    # The mappings and locks of the process that runs the tests are no matter.
+    monkeypatch.setattr(holdings, "SMALL_BYTES", 0)
     return Holdings({}, 1024**3, lambda: [os.getpid()])
 
 

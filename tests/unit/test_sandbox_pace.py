@@ -70,8 +70,15 @@ def test_what_others_delete_meanwhile_hides_nothing() -> None:
 
 def test_an_expensive_count_is_followed_by_peace_also_at_the_limit() -> None:
     pace = counted((65 * MIB, 0), seconds=0.5)
-    assert not pace.see(3.9, after(500 * MIB))
-    assert pace.see(4.1, after(500 * MIB))
+    assert not pace.see(3.9, after(15 * MIB, 200))
+    assert pace.see(4.1, after(15 * MIB, 200))
+
+
+@pytest.mark.parametrize("free", [after(10 * MIB + 17 * MIB), after(files=1260)], ids=["bytes", "files"])
+def test_there_is_no_peace_while_the_limit_may_be_passed_by_far(free: tuple[int, int]) -> None:
+    pace = counted((54 * MIB, 0), seconds=100.0)
+    assert not pace.see(0.5, after(9 * MIB, 900))
+    assert pace.see(1.0, free)
 
 
 def test_who_writes_slowly_is_not_looked_at_sooner() -> None:

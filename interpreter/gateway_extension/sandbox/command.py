@@ -10,14 +10,20 @@ TERMINALS = "/dev/pts"
 MAX_TERMINALS = 64  # all sandboxes and containers of a host share some three thousand
 UID = 1000  # inside; outside it is the gateway's user, or one of the range when that is root
 
-# Files of an own procfs that tell about the host; an unreadable device is bound over each.
+# Files of an own procfs that tell about the host, or have it work for who reads them (`locks` stops all that lock a
+# file, each that watches `pressure` takes milliseconds to end); an unreadable device is bound over each.
 PROC_MASKED = (
     "/proc/kcore",
     "/proc/keys",
     "/proc/key-users",
     "/proc/kmsg",
     "/proc/kallsyms",
+    "/proc/locks",
     "/proc/modules",
+    "/proc/pressure/cpu",
+    "/proc/pressure/io",
+    "/proc/pressure/irq",
+    "/proc/pressure/memory",
     "/proc/sched_debug",
     "/proc/slabinfo",
     "/proc/sysrq-trigger",

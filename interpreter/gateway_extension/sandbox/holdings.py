@@ -39,11 +39,14 @@ from interpreter.gateway_extension.sandbox.tracing import Caller
 MAX_DESCRIPTORS = 65_536  # in all processes together
 MAX_PIPES = 4096
 MAX_WATCHES = 65_536  # of epoll; a user has 4 % of the memory for them
+MAX_LINES = 8 * MAX_WATCHES  # of one process: each number of the same epoll, or locked file, tells all again
 FEW = 16  # watches of one epoll that are not worth finding out whether several processes have the same
 # Seconds until the next look in any case: at processes that seem to do nothing (less than 10 ms of each are not
 # seen), at busy ones, and at many. What uses much memory or disk is looked at sooner, as the host then has less.
 QUIET_INTERVAL, BUSY_INTERVAL, MANY_INTERVAL, FEW_PROCESSES = 20.0, 10.0, 0.75, 8
 MUCH_MEMORY, MUCH_DISK = 16 * 1024**2, 4 * 1024**2
+VERY_MUCH = 1024**3  # bytes: once the host has so much less, there is no peace after a look that took long
+MAX_SECONDS = 3.0  # of the processor for one look; 512 large programs take 0.7
 PATIENCE = 2.0  # seconds for which descriptors may be on their way, or a process closed to us
 SMALL_BYTES = 256  # what the system needs for each mapping, and each lock of a part of a file
 LARGE_MAPS = 1000  # mappings: a program with many libraries has about as many
@@ -71,6 +74,7 @@ class Held:
     on_their_way: int = 0  # descriptors in messages that nobody has received yet
     mappings: int = 0
     locks: int = 0  # of files
+    lines: int = 0  # in which the system tells of its descriptors, more for each watch and lock
     closed: bool = False  # we may not look
 
 
@@ -92,33 +96,45 @@ class Holdings:
         self._used: dict[int, bytes] = {}  # of the processors' time, when they were looked at
         self._looked_at = self._not_before = 0.0
         self._odd_since: float | None = None
+        self._takes_too_long = False  # a look
         self.excess: str | None = None  # what is too much, if anything is
         self._in_memory = HiddenBytes()
         self._on_disk = defaultdict[int, HiddenBytes](HiddenBytes)
 
-    def look(self, pids: Sequence[int]) -> None:
-        """Look again if something may have become much since."""
+    def look(self, pids: Sequence[int], has_to_end: Callable[[], bool] = lambda: False) -> bool:
+        """Look again if something may have become much since; False if that had to end before it was done."""
         now = time.monotonic()
-        if now < self._not_before:
-            return
-        used, free = _used(pids), [_available_memory(), *map(_free_bytes, self._descriptors)]
+        free = [_available_memory(), *map(_free_bytes, self._descriptors)]
+        if now < self._not_before and not self._took_much(free, VERY_MUCH, VERY_MUCH):
+            return True
+        used = _used(pids)
         if len(pids) > FEW_PROCESSES:
             interval = MANY_INTERVAL if used == self._used else 0.0
         else:
             interval = QUIET_INTERVAL if used == self._used else BUSY_INTERVAL
         if now < self._looked_at + interval and self._odd_since is None and not self._took_much(free):
-            return
+            return True
         started, total = time.thread_time(), files_in_memory()
-        self._used, self._free, self._looked_at = used, free, now
-        self._held = self._look_at_each(pids)
+        has_ended = False
+
+        def goes_on(_: int) -> bool:
+            nonlocal has_ended
+            has_ended = has_to_end()
+            return not has_ended
+
+        held = self._look_at_each(itertools.takewhile(goes_on, pids))
+        if has_ended:
+            return False
+        self._held, self._used, self._free, self._looked_at = held, used, free, now
         if not self._only_mapped(_memory_device()):
             self._in_memory.are_none(total - self._memory_in_sight())
         self._not_before = now + PEACE * (time.thread_time() - started)
         self.excess = self._find_excess(now)
+        return True
 
-    def _took_much(self, free: list[int]) -> bool:
+    def _took_much(self, free: list[int], memory: int = MUCH_MEMORY, disk: int = MUCH_DISK) -> bool:
         """Whether the host has so much less that it may be for what they hold."""
-        steps = itertools.chain([MUCH_MEMORY], itertools.repeat(MUCH_DISK))
+        steps = itertools.chain([memory], itertools.repeat(disk))
         return not self._free or any(
             before - left > step for before, left, step in zip(self._free, free, steps, strict=False)
         )
@@ -210,6 +226,10 @@ class Holdings:
             return f"too much is watched with epoll (limit {MAX_WATCHES})"
         if sum(held.descriptors for held in self._held.values()) > MAX_DESCRIPTORS:
             return f"too many open files in all processes (limit {MAX_DESCRIPTORS})"
+        if any(held.lines > MAX_LINES for held in self._held.values()):
+            return f"too much is locked or watched with epoll in one process (limit {MAX_LINES})"
+        if self._takes_too_long:
+            return "what its processes hold takes too long to look at"
         return self._hides(now)
 
     def _hides(self, now: float) -> str | None:
@@ -229,24 +249,27 @@ class Holdings:
         return None
 
     def _watches(self) -> int:
-        """Processes inherit what is open: the same epoll counts once."""
-        few, different = 0, list[tuple[int, int]]()
+        """Processes inherit what is open, by the same number: the same epoll counts once."""
+        few, different = 0, defaultdict[tuple[int, int], list[int]](list)
         for pid, held in self._held.items():
             for fd, count in held.epolls:
-                if count <= FEW:
-                    few += count
-                elif not any(_is_same_file(pid, fd, *other) for other in different):
-                    different.append((pid, fd))
-                    few += count
+                alike = different[fd, count]
+                if count > FEW and any(_is_same_file(pid, fd, other, fd) for other in alike):
+                    continue
+                alike.append(pid)
+                few += count
                 if few > MAX_WATCHES:
                     return few
         return few
 
     def _look_at_each(self, pids: Iterable[int]) -> dict[int, Held]:
-        held = {}
+        held, end = {}, time.thread_time() + MAX_SECONDS
         for pid in pids:
             with contextlib.suppress(OSError):
                 held[pid] = self._look_at(pid)
+            if time.thread_time() > end:
+                self._takes_too_long = True
+                break
         return held
 
     def _look_at(self, pid: int) -> Held:
@@ -294,6 +317,8 @@ class Holdings:
         try:
             for name in os.listdir(folder):
                 held.descriptors += 1
+                if held.lines > MAX_LINES:
+                    continue
                 with contextlib.suppress(OSError):
                     _note(thread, name, os.stat(name, dir_fd=folder), held)
         finally:
@@ -301,18 +326,19 @@ class Holdings:
 
 
 def _note(thread: str, name: str, status: os.stat_result, held: Held) -> None:
+    told = read(f"{thread}/fdinfo/{name}")
+    held.lines += told.count(b"\n")
+    held.locks += told.count(b"\nlock:")  # anything that is open can be locked, with any number of locks
     if stat.S_ISFIFO(status.st_mode):
         held.pipes.add(status.st_ino)
     elif stat.S_ISSOCK(status.st_mode):
-        _, found, count = read(f"{thread}/fdinfo/{name}").partition(b"scm_fds:")
+        _, found, count = told.partition(b"scm_fds:")
         held.on_their_way += int(count.split()[0]) if found else 0
     elif status.st_dev == _anonymous_device():
-        if watches := read(f"{thread}/fdinfo/{name}").count(b"\ntfd:"):
+        if watches := told.count(b"\ntfd:"):
             held.epolls.append((int(name), watches))
     else:
         _note_unnamed_file(status, held)
-        if stat.S_ISREG(status.st_mode):  # its locks go when it is closed
-            held.locks += read(f"{thread}/fdinfo/{name}").count(b"\nlock:")
 
 
 def _note_unnamed_file(status: os.stat_result, held: Held) -> None:

@@ -7,7 +7,8 @@ each look, and files are counted when enough of the disk has gone for this sessi
 TICK = 0.25  # seconds between two looks when nothing happens
 SHORTEST_TICK = 0.03
 COUNT_INTERVAL = 3.0  # seconds after which files are counted in any case
-PEACE = 8  # a count that took t seconds of the processor is followed by PEACE * t seconds without one
+PEACE = 8  # a count that took t seconds of the processor is followed by PEACE * t seconds without one, …
+FAR = 4  # … unless the disk loses what is left of the limit and a part of the limit like that
 SMALLEST_STEP = 64  # as a part of the limit: less than that is not worth a count
 
 Amounts = tuple[int, int]  # bytes and files
@@ -21,7 +22,8 @@ class Pace:
         self._free: Amounts | None = None
         self._seen_at = 0.0
         self._filled = [0, 0]  # what the disk has lost since the last count; what others gave back hides none
-        self._step = (0, 0)  # what it may lose before files are counted again
+        self._step = (0, 0)  # what it may lose before files are counted again, …
+        self._far = (0, 0)  # … and before they are in any case
         self._count_at = self._not_before = 0.0
         self._soonest = TICK
 
@@ -35,16 +37,21 @@ class Pace:
             self._filled = [sum(pair) for pair in zip(self._filled, lost, strict=True)]
             self._soonest = self._time_left(lost, now - self._seen_at)
         self._seen_at = now
-        full = any(filled >= step for filled, step in zip(self._filled, self._step, strict=True))
-        return now >= self._count_at or (full and now >= self._not_before)
+        if now >= self._count_at or self._lost(self._far):
+            return True
+        return now >= self._not_before and self._lost(self._step)
 
     def counted(self, now: float, used: Amounts, *, seconds: float) -> None:
         """Files were counted and ``used`` was found, in so many seconds of the processor's time."""
         self._filled = [0, 0]
         self._step = _steps(used, self._limit)
+        self._far = _far(used, self._limit)
         self._not_before = now + PEACE * seconds
         over = any(mine > most for mine, most in zip(used, self._limit, strict=True))
         self._count_at = self._not_before + (0.0 if over else COUNT_INTERVAL)
+
+    def _lost(self, amounts: Amounts) -> bool:
+        return any(filled >= most for filled, most in zip(self._filled, amounts, strict=True))
 
     @property
     def tick(self) -> float:
@@ -65,4 +72,9 @@ def _steps(used: Amounts, limit: Amounts) -> Amounts:
     size, files = (
         max((most - mine) // 2, most // SMALLEST_STEP, 1) for mine, most in zip(used, limit, strict=True)
     )
+    return size, files
+
+
+def _far(used: Amounts, limit: Amounts) -> Amounts:
+    size, files = (max(most - mine, 0) + max(most // FAR, 1) for mine, most in zip(used, limit, strict=True))
     return size, files

@@ -15,6 +15,7 @@ _EXITING = 4  # PF_EXITING, of a process's flags
 _SETRESUID = {"x86_64": 117, "aarch64": 147}
 _libc = ctypes.CDLL(None, use_errno=True)
 _TMPFS_PATHS = ("tmp", "home/user", "dev/shm")
+_FILE_BYTES = 1024  # what the system needs for each file there; attributes it counts as more files
 
 
 def tree(*roots: int) -> list[int]:
@@ -71,9 +72,9 @@ def memory_exceeds(pids: list[int], init: int, limit: int, *, unnamed: int) -> b
     that have no name.
     """
     unmapped = tmpfs_bytes(init) + unnamed
-    if unmapped > limit:
+    tables = memory_files(init) * _FILE_BYTES
+    if unmapped + tables > limit:
         return True
-    tables = 0
     for name, words in (
         ("status", ("RssAnon:", "RssShmem:", "VmPTE:")),
         ("smaps_rollup", ("Pss_Anon:", "Pss_Shmem:")),

@@ -211,8 +211,10 @@ class Sandbox:
                 signal.pidfd_send_signal(held.init_fd, signal.SIGKILL)
         if held.init_fd < 0:
             held.process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        try:
             held.process.wait(END_TIMEOUT)
+        except subprocess.TimeoutExpired:  # the system needs long for what it held
+            threading.Thread(target=held.process.wait, name="sandbox-end", daemon=True).start()
         if self._watchdog is not None:
             self.ended.wait(END_TIMEOUT)
             self._watchdog.stop()

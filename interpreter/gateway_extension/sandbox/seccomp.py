@@ -127,6 +127,9 @@ NOTIFY = 1026  # F_NOTIFY, which watches as inotify does
 # The host keeps what has been read of a file, for all. Who can have it forget that makes others read from the disk
 # again, and sees afterwards which files they read.
 POSIX_FADV_DONTNEED = 4
+# A thread of the system's own compares all pages of all processes that ask for it (KSM), and their pages become one.
+# Who writes to his sees by the time whether somebody else has the same.
+MADV_MERGEABLE, PR_SET_MEMORY_MERGE = 12, 67
 MADV_PAGEOUT = 21
 
 
@@ -194,6 +197,8 @@ def _shared_resource_rules(rules: Any, library: Any) -> None:
     _deny(rules, library, library.ERRNO(errno.ENOMEM), "mmap", huge)
     huge = library.Arg(1, library.MASKED_EQ, MFD_HUGETLB, MFD_HUGETLB)
     _deny(rules, library, library.ERRNO(errno.ENOSYS), "memfd_create", huge)
+    _deny(rules, library, einval, "madvise", low(2, MADV_MERGEABLE))
+    _deny(rules, library, einval, "prctl", low(0, PR_SET_MEMORY_MERGE))
     done = library.ERRNO(0)
     # To have a process go on elsewhere is done by a thread of the system that goes before all others: who asks for it
     # again and again keeps all from running. Libraries ask without need, so it is no error; nothing changes.

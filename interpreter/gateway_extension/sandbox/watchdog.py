@@ -68,6 +68,7 @@ class Watchdog:
         self._up_at: float | None = None
         self._pace = Pace((watched.limits.workspace_bytes, watched.limits.max_workspace_files))
         self._usage = Usage(0, 0)  # at the last count
+        self._free = 0  # bytes of the disk, when the files with a name were counted last
         self._full: Usage | None = None  # the usage at which writing was stopped
         self._sockets = Sockets(0, 0)  # at the last look
         self._sockets_change = False
@@ -180,7 +181,7 @@ class Watchdog:
 
     def _look_at_memory(self, pids: list[int], limits: Limits) -> str | None:
         holdings = self._watched.holdings
-        holdings.look(pids)
+        holdings.look(pids, self._has_become_far)
         if holdings.memory_exceeds(pids, limits.memory_bytes):
             return f"out of memory (limit {size_text(limits.memory_bytes)})"
         return holdings.excess
@@ -231,17 +232,32 @@ class Watchdog:
         """What the workspace holds, files that have no name any more included."""
         watched, limits = self._watched, self._watched.limits
         disks = [(fd, os.fstatvfs(fd)) for fd in (watched.sockets_fd, watched.workspace_fd)]
-        usage = measure(watched.workspace_fd, max_files=int(limits.max_workspace_files * 1.1) + 10)
-        if not usage.complete:
+        usage = self._measure_named()
+        if not usage.complete or self._is_far_above(usage):
             return usage
         levels = dict[int, int]()  # of both folders', which mostly are on one disk
         for fd, disk in disks:
             in_sight = usage.size if fd == watched.workspace_fd else 0
             levels[os.fstat(fd).st_dev] = -disk.f_bfree * disk.f_frsize - in_sight
-        watched.holdings.look(self._pids())
+        if not watched.holdings.look(self._pids(), self._has_become_far):
+            return self._measure_named()
         room = limits.workspace_bytes - usage.size
         hidden = sum(watched.holdings.disk_bytes(device, level, room) for device, level in levels.items())
         return replace(usage, size=usage.size + hidden)
+
+    def _measure_named(self) -> Usage:
+        watched = self._watched
+        self._free = _free_bytes(watched.workspace_fd)
+        return measure(watched.workspace_fd, max_files=int(watched.limits.max_workspace_files * 1.1) + 10)
+
+    def _is_far_above(self, usage: Usage) -> bool:
+        return usage.size > self._watched.limits.workspace_bytes + OVERSHOOT
+
+    def _has_become_far(self) -> bool:
+        """Whether so much was written since the last count that a look at the processes has to wait."""
+        if _free_bytes(self._watched.workspace_fd) > self._free - OVERSHOOT:
+            return False
+        return self._is_far_above(self._measure_named())
 
     def _pids(self) -> list[int]:
         return processes.tree(*self._watched.roots())
@@ -253,7 +269,7 @@ class Watchdog:
                 processes.set_file_size(self._pids(), limits.largest_file_bytes, self._watched.uid)
                 self._full = None
             return None
-        far = usage.size > limits.workspace_bytes + OVERSHOOT
+        far = self._is_far_above(usage)
         if far or self._grew(usage):
             return f"workspace full (limit {size_text(limits.workspace_bytes)})" + (NO_START if far else "")
         if self._up_at is not None:
@@ -266,3 +282,8 @@ class Watchdog:
         return self._full is not None and (
             usage.size > self._full.size + SLACK or usage.files > self._full.files + 1000
         )
+
+
+def _free_bytes(fd: int) -> int:
+    disk = os.fstatvfs(fd)
+    return disk.f_bfree * disk.f_frsize
