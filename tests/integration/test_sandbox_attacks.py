@@ -186,7 +186,7 @@ SYSCALLS = {
 MISSING = {"clone3": 435, "io_uring_setup": 425, "openat2": 437, "memfd_secret": 447}
 MISSING |= {"io_setup": 206, "io_submit": 209, "seccomp": 317}  # one share of room for all of a host
 MISSING |= {"inotify_init": 253, "inotify_init1": 294, "inotify_add_watch": 254}
-MISSING |= {"cachestat": 451, "mincore": 27}
+MISSING |= {"cachestat": 451, "mincore": 27, "mseal": 462}
 MISSING |= {"landlock_create_ruleset": 444, "landlock_add_rule": 445, "splice": 275, "sendfile": 40}
 MISSING |= {"setxattrat": 463, "open_tree_attr": 467, "what is to come": 599, "x32": 0x40000000 | 39}
 

@@ -33,11 +33,12 @@ FORBIDDEN = (
 # open.
 # A byte that splice, vmsplice or sendfile put into a pipe or a socket holds its whole page, which may be a huge one
 # and belongs to no process, nor any more to a file, then.
-# Rules of Landlock are in memory that is on nobody's account, and keep deleted files on the disk.
+# Rules of Landlock are in memory that is on nobody's account, and keep deleted files on the disk. A sealed mapping
+# (mseal) can't be looked at by the watchdog (see `hidden`).
 MISSING = (
     "cachestat", "clone3", "inotify_add_watch", "inotify_init", "inotify_init1", "inotify_rm_watch", "io_cancel", "io_destroy", "io_getevents", "io_pgetevents", "io_setup", "io_submit",
     "io_uring_enter", "io_uring_register", "io_uring_setup", "landlock_add_rule", "landlock_create_ruleset",
-    "landlock_restrict_self", "memfd_secret", "openat2", "seccomp", "sendfile", "splice",
+    "landlock_restrict_self", "memfd_secret", "mseal", "openat2", "seccomp", "sendfile", "splice",
     "vmsplice",
 )  # fmt: skip
 
@@ -55,7 +56,7 @@ NUMBERS = {
     "openat2": 437, "pidfd_getfd": 438, "process_madvise": 440, "mount_setattr": 442, "quotactl_fd": 443,
     "landlock_create_ruleset": 444, "landlock_add_rule": 445, "landlock_restrict_self": 446,
     "memfd_secret": 447, "process_mrelease": 448, "set_mempolicy_home_node": 450, "cachestat": 451,
-    "fchmodat2": 452, "close_range": 436,
+    "fchmodat2": 452, "close_range": 436, "mseal": 462,
 }  # fmt: skip
 
 # What Linux has got since this list was last looked through (setxattrat, open_tree_attr …) or will get:
