@@ -217,7 +217,7 @@ time.sleep(60)
     with boxed(SMALL) as kernel:
         kernel.run(MEMORY)
         kernel.start_run(code)
-        assert kernel.wait_for_death() == "open files were kept in messages that nobody received"
+        assert kernel.wait_for_death(PATIENCE) == "open files were kept in messages that nobody received"
 
 
 def test_what_unix_sockets_may_hold_is_limited() -> None:
@@ -260,7 +260,7 @@ os.spawnv(os.P_NOWAIT, program, [program, '60'])
         if IS_ROOT:
             assert kernel.run("print('alive')") == "alive\n"
         else:
-            assert kernel.wait_for_death() == "a process hid what it has open"
+            assert kernel.wait_for_death(PATIENCE) == "a process hid what it has open"
 
 
 def test_children_that_nobody_waited_for_hide_nothing() -> None:
@@ -384,7 +384,7 @@ while True:
     with boxed(SMALL) as kernel:
         kernel.run(MEMORY)
         kernel.start_run(code)
-        assert kernel.wait_for_death() == f"too much is watched with epoll (limit {holdings.MAX_WATCHES})"
+        assert kernel.wait_for_death(PATIENCE) == f"too much is watched with epoll (limit {holdings.MAX_WATCHES})"
 
 
 def test_pipes_and_open_files_of_all_processes_are_limited() -> None:
@@ -406,7 +406,7 @@ def many(make):
         with boxed(SMALL | {"memory_bytes": 1024 * MIB}) as kernel:
             kernel.run(MEMORY + code)
             kernel.start_run(f"many({make})")
-            assert kernel.wait_for_death() == reason
+            assert kernel.wait_for_death(PATIENCE) == reason
 
 
 def number(name: str) -> int:
