@@ -384,7 +384,10 @@ while True:
     with boxed(SMALL) as kernel:
         kernel.run(MEMORY)
         kernel.start_run(code)
-        assert kernel.wait_for_death(PATIENCE) == f"too much is watched with epoll (limit {holdings.MAX_WATCHES})"
+        assert (
+            kernel.wait_for_death(PATIENCE)
+            == f"too much is watched with epoll (limit {holdings.MAX_WATCHES})"
+        )
 
 
 def test_pipes_and_open_files_of_all_processes_are_limited() -> None:
