@@ -92,7 +92,7 @@ $(CLIENTS_STAMP): tests/clients-requirements.txt tests/clients-wheels.txt tests/
 	@$(BIN)/python -m pip install $(PIP_OPTIONS) --no-deps --target $(VENV)/clients/agents -r tests/clients-agents.txt
 	@touch $@
 
-$(KERNEL_STAMP): gateway_config/kernel-requirements.txt gateway_config/install_kernel.py $(wildcard gateway_config/ipython/*.py) | system
+$(KERNEL_STAMP): gateway_config/kernel-requirements.txt gateway_config/install_kernel.py gateway_config/deno.sh $(wildcard gateway_config/ipython/*.py) | system
 	@echo "==> kernel environment: creating $(KERNEL_ENV)"
 	@$(KERNEL_ENV)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(KERNEL_ENV)
 	@echo "==> kernel environment: installing numpy, pandas, matplotlib ... (a few minutes the first time)"

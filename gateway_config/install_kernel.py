@@ -115,11 +115,12 @@ def install_bash(folder: Path) -> None:
 def install_deno(folder: Path, program: Path) -> None:
     """JavaScript and TypeScript. It knows TCP only, so it needs the sandbox, whose relay makes sockets of it."""
     folder.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(HERE / "deno.sh", folder / "deno.sh")
     provisioner = {"provisioner_name": "bubblewrap-provisioner", "config": {"kernel_transport": "tcp"}}
     write_spec(
         folder,
         {
-            "argv": [str(program), "jupyter", "--kernel", "--conn", "{connection_file}"],
+            "argv": ["/bin/sh", "{resource_dir}/deno.sh", str(program), "{connection_file}"],
             "env": {"DENO_NO_UPDATE_CHECK": "1"},
             # SIGINT would end it. The message stops a loop; what only waits goes on till the restart.
             "interrupt_mode": "message",

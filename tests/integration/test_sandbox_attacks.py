@@ -139,10 +139,10 @@ for folder, _, names in [*os.walk('/proc/sys'), *os.walk('/proc/irq')]:
     for name in names:
         try: os.close(os.open(os.path.join(folder, name), os.O_WRONLY)); opened.append(name)
         except OSError: pass
-for path in ('/proc/sysrq-trigger', '/proc/kcore', '/proc/kmsg', '/proc/keys'):
+for path in ('/proc/sysrq-trigger', '/proc/kcore', '/proc/kmsg', '/proc/keys', '/proc/cmdline'):
     try: print(os.read(os.open(path, os.O_RDONLY | os.O_NONBLOCK), 8)); opened.append(path)
     except OSError: pass
-print(opened)
+print(opened + os.listdir('/proc/fs'))
 """
     assert kernel.run(code) == "[]\n"
 
@@ -220,7 +220,7 @@ for family, kind, protocol in ((2, 3, 1), (10, 3, 58), (16, 3, 9), (16, 3, 12)):
 
 def test_devices_and_set_id_bits_can_not_be_made(kernel: Boxed) -> None:
     code = """
-import os, stat
+import ctypes, os, stat
 open('tool', 'w').close()
 for attempt in (
     lambda: os.mknod('disk', 0o600 | stat.S_IFBLK, os.makedev(254, 0)),
@@ -234,8 +234,10 @@ for attempt in (
 ):
     try: attempt(); print('made')
     except OSError as error: print(error.errno)
+libc = ctypes.CDLL(None, use_errno=True)
+print(libc.renameat2(-100, b'tool', -100, b'moved', 4), ctypes.get_errno(), os.path.exists('tool'))
 """
-    assert kernel.run(code) == "1\n" * 7 + "made\n"
+    assert kernel.run(code) == "1\n" * 7 + "made\n-1 22 True\n"
 
 
 def test_no_lease_lets_others_wait_for_a_file(kernel: Boxed) -> None:
@@ -268,7 +270,7 @@ with open('reserved', 'wb+') as file:
 """
     fallocate, ioctl = {"x86_64": ("285", "16")}.get(os.uname().machine, ("47", "29"))
     code = code.replace("call(285,", f"call({fallocate},").replace("call(16,", f"call({ioctl},")
-    assert kernel.run(f"import os, ctypes\n{code}") == "ENOTSUP\n" * 13 + "0\n0\n200000\n"
+    assert kernel.run(f"import os, ctypes\n{code}") == "ENOTSUP\n" * 9 + "ENOTTY\n" * 4 + "0\n0\n200000\n"
 
 
 def _tries(address: str) -> str:

@@ -76,7 +76,8 @@ print(os.getsid(shell) == shell, b'no job control' in seen)
 def test_busy_process_sessions_go_last_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each has a share of the processors where the scheduler has autogroups."""
     monkeypatch.setattr(crowds, "MANY_BUSY_SESSIONS", 2)
-    code = f"import subprocess\nfor _ in range(5): subprocess.Popen({SPIN}, start_new_session=True)"
+    code = f"import subprocess\nbusy = [subprocess.Popen({SPIN}, start_new_session=True) for _ in range(5)]"
+    later = "later = subprocess.Popen(['sleep', '60'], start_new_session=True)"
     with boxed(UNGROUPED) as kernel:
         assert kernel.run(code) == ""
         roots = kernel.provisioner._sandbox._roots()
@@ -86,6 +87,9 @@ def test_busy_process_sessions_go_last_together(monkeypatch: pytest.MonkeyPatch)
             texts = [Path(f"/proc/{pid}/autogroup") for pid in processes.tree(*roots)]
             return {path.read_text().split(" ", 1)[1] for path in texts if path.exists()}
 
+        wait_for(lambda: shares() <= {"nice 19\n"})
+        # For good: who was many may be so again.
+        assert kernel.run(f"for one in busy: one.kill(); one.wait()\n{later}") == ""
         wait_for(lambda: shares() <= {"nice 19\n"})
 
 

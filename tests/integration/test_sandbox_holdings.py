@@ -303,9 +303,9 @@ print('alive')
 def test_a_deleted_file_that_is_mapped_is_no_larger_because_others_fill_the_disk() -> None:
     """Nor is one that has a name which only looks like that."""
     code = """
-for name in ('kept', 'kept (deleted)'):
+for name, size in (('kept', 20), ('kept (deleted)', 50)):
     with open(name, 'wb+') as file:
-        file.write(bytes(20 << 20))
+        file.write(bytes(size << 20))
         file.flush()
         libc.mmap(None, 4096, READ, SHARED, file.fileno(), 0)
 os.unlink('kept')

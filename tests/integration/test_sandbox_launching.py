@@ -47,6 +47,7 @@ def launch(launcher: Launcher, script: str, **changes: object) -> Started:
     plan = {
         "cgroup_procs": [],
         "nice": 0,
+        "oom_score": 0,
         "staging": "",
         "uid": None,
         "rlimits": [],

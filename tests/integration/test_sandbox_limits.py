@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sandbox_kit import Boxed, boxed, kernel_argv
 
-from interpreter.gateway_extension.sandbox import holdings, processes, watchdog
+from interpreter.gateway_extension.sandbox import holdings, processes, watchdog, workspace
 
 MIB = 1024**2
 SMALL = {"memory_bytes": 300 * MIB}
@@ -289,6 +289,47 @@ def test_who_fills_the_disk_another_way_is_ended(code: str) -> None:
     with boxed({"workspace_bytes": 32 * MIB, "max_open_files": 4096}) as kernel:
         kernel.start_run(code)
         assert kernel.wait_for_death() == "workspace full (limit 32 MiB)"
+
+
+@pytest.mark.parametrize(
+    ("write", "reason"),
+    [
+        (
+            "open(f'moved/{number}', 'wb').write(bytes(2**20)); time.sleep(0.02)",
+            "workspace full (limit 48 MiB)",
+        ),
+        (
+            "[open(f'moved/{number}-{each}', 'wb').close() for each in range(20)]",
+            "too many or too deeply nested files in the workspace (limit 2000)",
+        ),
+    ],
+    ids=["large", "many"],
+)
+def test_nobody_moves_files_out_of_the_way_of_a_count(
+    write: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if each time, when a count comes to their folder, that had just been moved to where it was before."""
+    set_back = (
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (resource.getrlimit(resource.RLIMIT_FSIZE)[1],) * 2)"
+    )
+    code = f"""
+import os, resource, time
+os.mkdir('moved')
+for number in range(1000):
+    try: {set_back}; {write}
+    except OSError: pass
+time.sleep(60)
+"""
+    with boxed({"workspace_bytes": 48 * MIB, "max_workspace_files": 2000}) as kernel:
+        open_folder = workspace.open_folder
+
+        def dodge(path: str, parent: int | None) -> int:
+            stands = "\nState:\tt" in Path(f"/proc/{kernel.init}/status").read_text()
+            return open_folder(path if stands or path != "moved" else "gone", parent)
+
+        monkeypatch.setattr(workspace, "open_folder", dodge)
+        kernel.start_run(code)
+        assert kernel.wait_for_death(30).startswith(reason)
 
 
 @pytest.mark.parametrize(

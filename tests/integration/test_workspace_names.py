@@ -1,5 +1,6 @@
 """A session's files may be called as they like: no name keeps its kernel from starting again."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -85,6 +86,49 @@ def test_a_shell_starts_beside_such_files(api: httpx.Client) -> None:
     run = api.post(f"/v1/sessions/{session_id}/runs", json={"code": "echo good; ls imported"}).json()
     assert "good" in run["stdout"]
     assert run["status"] == "error"  # no such file
+    api.delete(f"/v1/sessions/{session_id}")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "Deno.writeTextFileSync('deno.json', '{')",
+        "Deno.writeTextFileSync('deno.jsonc', '[]')",
+        "Deno.writeTextFileSync('package.json', '{\"a')",
+        "Deno.writeTextFileSync('deno.json', '{}'); Deno.writeTextFileSync('deno.lock', '{\"a\": 1}')",
+        "Deno.writeTextFileSync('deno.json', '{\"importMap\": \"none.json\"}')",
+        "new Deno.Command('mkfifo', { args: ['deno.json'] }).outputSync(); 0",
+        "new Deno.Command('mkfifo', { args: ['package.json'] }).outputSync(); 0",
+    ],
+)
+def test_a_kernel_of_deno_starts_beside_broken_configuration(api: httpx.Client, code: str) -> None:
+    session_id = api.post("/v1/sessions", json={"kernel_name": "deno"}).json()["id"]
+
+    def run(code: str) -> dict:
+        ended: dict = api.post(f"/v1/sessions/{session_id}/runs", json={"code": code}).json()
+        return ended
+
+    put(api, session_id, {"own.ts": "export const value = 42;"})
+    assert run(code)["status"] == "ok"
+    restart(api, session_id)
+    assert run('import { value } from "./own.ts"; value')["result"] == "42"
+    assert run('Deno.writeTextFileSync("made", "it"); Deno.cwd()')["result"] == '"/mnt/data"'
+    api.delete(f"/v1/sessions/{session_id}")
+
+
+def test_a_kernel_of_deno_uses_good_configuration(api: httpx.Client) -> None:
+    session_id = api.post("/v1/sessions", json={"kernel_name": "deno"}).json()["id"]
+    put(
+        api,
+        session_id,
+        {"deno.json": '{"imports": {"own": "./own.ts"}}', "own.ts": "export const value = 42;"},
+    )
+    restart(api, session_id)
+    code = 'import { value } from "own"; console.log(value)'
+    ran = api.post(f"/v1/sessions/{session_id}/runs", json={"code": code}).json()
+    assert ran["stdout"] == "42\n", json.dumps(ran)
+    ended = api.post(f"/v1/sessions/{session_id}/runs", json={"code": "Deno.exit(7)"}).json()
+    assert "exit code 7" in json.dumps(ended)
     api.delete(f"/v1/sessions/{session_id}")
 
 

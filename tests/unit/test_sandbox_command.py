@@ -53,7 +53,8 @@ def test_kernel_parameters_are_read_only_and_devices_too() -> None:
     arguments = bwrap_arguments(box(masked=("/proc/keys",)), FDS)
     assert ("/proc/sys", "/proc/sys") in triples(arguments, "--ro-bind-try")
     assert ("/dev/null", "/proc/keys") in triples(arguments, "--ro-bind")
-    assert [arguments[i + 1] for i, word in enumerate(arguments) if word == "--remount-ro"] == ["/dev", "/"]
+    read_only = [arguments[i + 1] for i, word in enumerate(arguments) if word == "--remount-ro"]
+    assert read_only == ["/proc", "/dev", "/"]
 
 
 def test_without_a_proc_there_is_an_empty_folder() -> None:

@@ -1,14 +1,16 @@
-"""What several processes have together is counted once."""
+"""What several processes have together is counted once, and nothing of it is left out."""
 
 import os
 import select
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 
 from interpreter.gateway_extension.sandbox import holdings
+from interpreter.gateway_extension.sandbox.held import look_at
 from interpreter.gateway_extension.sandbox.holdings import Holdings
 
 WATCHES = 40
@@ -80,3 +82,23 @@ def test_memory_that_processes_share_counts_once(watched: Holdings) -> None:
         watched.look(pids[:1])
         assert before.memory_bytes == watched.memory_bytes >= 5 * 1024**2
     os.close(fd)
+
+
+def test_a_deleted_folder_that_a_process_is_in_counts(watched: Holdings, tmp_path: Path) -> None:
+    """It may be large by itself: it was made so by many long names."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    file = folder.stat().st_dev, folder.stat().st_ino
+    with children(1, lambda _: os.chdir(folder)) as (pid,):
+        folder.rmdir()
+        assert file in look_at(pid, lambda _: None).files
+
+
+def test_what_takes_too_long_to_add_up_is_too_much(
+    watched: Holdings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Code can have the system work long for what it tells of its memory."""
+    monkeypatch.setattr(holdings, "MAX_SECONDS", 0.0)
+    with children(1, lambda _: None) as pids:
+        assert not watched.memory_exceeds(pids, 1024**4)
+    assert watched.excess == holdings.TOO_LONG

@@ -19,6 +19,8 @@ SYSTEM_BWRAP = "/usr/bin/bwrap"
 MAX_ERROR = 4096
 STAGED_TERMINALS = "terminals"
 NICE = 10  # the gateway itself goes first, also beside hundreds of threads of theirs
+# When the host has no memory left it ends the largest process, as if one of a sandbox had half of the memory more.
+OOM_SCORE = 500
 
 
 class SandboxError(RuntimeError):
@@ -241,6 +243,7 @@ def _plan(
         "cgroup_procs": list(terms.cgroup_procs),
         "rlimits": list(terms.rlimits),
         "nice": NICE,
+        "oom_score": OOM_SCORE,
         "parent": os.getpid(),
         "uid": terms.uid,
     }

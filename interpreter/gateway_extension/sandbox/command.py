@@ -11,8 +11,12 @@ MAX_TERMINALS = 64  # all sandboxes and containers of a host share some three th
 UID = 1000  # inside; outside it is the gateway's user, or one of the range when that is root
 
 # Files of an own procfs that tell about the host, or have it work for who reads them (`locks` stops all that lock a
-# file, each that watches `pressure` takes milliseconds to end); an unreadable device is bound over each.
+# file, each that watches `pressure` takes milliseconds to end); an unreadable device is bound over each, an empty folder
+# over those that are folders.
+PROC_FOLDERS = ("/proc/fs",)
 PROC_MASKED = (
+    *PROC_FOLDERS,
+    "/proc/cmdline",
     "/proc/kcore",
     "/proc/keys",
     "/proc/key-users",
@@ -97,7 +101,10 @@ def _kernel_filesystems(box: Box) -> list[str]:
         # though single files in it can be: so always.
         args += ["--proc", "/proc", "--ro-bind-try", "/proc/sys", "/proc/sys"]
         for path in box.masked:
-            args += ["--ro-bind", "/dev/null", path]
+            if path in PROC_FOLDERS:
+                args += ["--perms", "0555", "--size", "4096", "--tmpfs", path, "--remount-ro", path]
+            else:
+                args += ["--ro-bind", "/dev/null", path]
     else:
         args += ["--dir", "/proc"]
     args += ["--dev", "/dev", "--perms", "1777", "--size", str(box.shm_bytes), "--tmpfs", "/dev/shm"]  # noqa: S108
@@ -129,6 +136,9 @@ def bwrap_arguments(
         args += _bind(bind, sources)
     if terminals is not None:
         args += ["--dev-bind", terminals, TERMINALS]
+    if box.proc:
+        # What it has of processes, too: their place in line when memory is short, their share of the processors …
+        args += ["--remount-ro", "/proc"]
     args += ["--remount-ro", "/dev", "--remount-ro", "/"]
     return [*args, "--chdir", box.cwd]
 

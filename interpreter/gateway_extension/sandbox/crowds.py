@@ -8,9 +8,9 @@ beside hundreds of threads who wakes up waits for his turn, up to half a second 
 
 import contextlib
 import itertools
+import logging
 import os
 import select
-import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +18,9 @@ from collections.abc import Callable, Sequence
 from interpreter.gateway_extension.sandbox import processes
 from interpreter.gateway_extension.sandbox.pace import SHORTEST_TICK, TICK
 
+log = logging.getLogger(__name__)
+
+UNWATCHED = "its limits could not be watched"
 _PROCESSORS = max(2, len(os.sched_getaffinity(0)))
 # Threads that wait burden nobody; but process sessions may all begin to run at once, and are found one by one.
 MANY_BUSY_SESSIONS, MAX_PROCESS_SESSIONS = 4 * _PROCESSORS, 16 * _PROCESSORS
@@ -110,10 +113,7 @@ def _session(pid: int) -> int:
 
 
 def _session_goes_last(pid: int) -> None:
-    """The one of this process.
-
-    The system lets an ordinary user change ten a second in all, the sandbox included, which may undo it.
-    """
+    """The one of this process. The system lets an ordinary user change ten a second in all."""
     path = f"/proc/{pid}/autogroup"
     with contextlib.suppress(OSError):
         if not processes.read(path).endswith(b" nice %d\n" % LAST):
@@ -148,7 +148,10 @@ class CrowdWatch:
 
     def _run(self) -> None:
         while not self._ended.poll((SHORTEST_TICK if self._crowd.is_urgent else TICK) * 1000):
-            self._reason = self._reason or self._crowd.look()
+            try:
+                self._reason = self._reason or self._crowd.look()
+            except Exception:
+                log.exception("the watch on a sandbox failed, which ends it")
+                self._reason = UNWATCHED
             if self._reason:
-                with contextlib.suppress(ProcessLookupError):  # it ended by itself before our signal
-                    signal.pidfd_send_signal(self._init_fd, signal.SIGKILL)
+                processes.kill(self._init_fd)

@@ -100,6 +100,7 @@ def enter(fds: dict[str, int], groups: list[int], report: int) -> Any:
     for group in groups:
         os.write(group, b"0")
     os.nice(plan["nice"])
+    _go_first_without_memory(plan["oom_score"])
     inherited = _inherited_data()
     _set_limits([[k, v + inherited if k == resource.RLIMIT_DATA else v] for k, v in plan["rlimits"]])
     if plan["uid"] is not None:
@@ -122,6 +123,14 @@ def enter(fds: dict[str, int], groups: list[int], report: int) -> Any:
     os.closerange(3, max(report, *fds.values(), *groups) + 1)  # there may be no /proc here
     _give_up_rights(base64.b64decode(plan["seccomp"]))
     return plan
+
+
+def _go_first_without_memory(score: int) -> None:
+    """Let the system end us by so much (of 1000) sooner than the gateway, when the host has no memory left."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "r+") as file:
+        score = min(int(file.read()) + score, 1000)
+        file.seek(0)
+        file.write(str(score))
 
 
 def _inherited_data() -> int:

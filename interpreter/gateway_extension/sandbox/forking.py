@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from interpreter.gateway_extension.descriptors import refuse_descriptors
 from interpreter.gateway_extension.sandbox.bubblewrap import (
     NICE,
+    OOM_SCORE,
     Ends,
     HeldProcess,
     SandboxError,
@@ -80,6 +81,7 @@ class Forking:
             "rlimits": list(terms.rlimits),
             "rlimits_inside": list(inside),
             "nice": NICE,
+            "oom_score": OOM_SCORE,
             "seccomp": base64.b64encode(seccomp_filter()).decode(),
             "env": dict(box.env),
             "cwd": box.cwd,

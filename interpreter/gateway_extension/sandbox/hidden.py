@@ -1,8 +1,9 @@
-"""Files that the processes of a sandbox have mapped, and of which nothing tells an ordinary user the size.
+"""What the processes of a sandbox hold, and nobody sees who looks at one after the other while they go on.
 
-A process may have only a part of one mapped, or use none of it: what is in its own tables tells neither. But the
-host tells what all files in memory have together, and a disk what is free. Only when a sandbox could have too much
-of what went its processes have to say what theirs have (see `tracing`).
+A process may end before it is looked at, with all that it holds in a child by then. And of a file that it has mapped
+nothing tells an ordinary user the size: it may have only a part of it mapped, or use none of it. But the host tells
+what of its memory is used, and a disk what is free. Only when a sandbox could have too much of what went its
+processes have to stand still, and to say what they have (see `tracing`).
 """
 
 import bisect
@@ -15,7 +16,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
+from interpreter.gateway_extension.sandbox.held import Place
 from interpreter.gateway_extension.sandbox.pace import PEACE
 from interpreter.gateway_extension.sandbox.processes import read
 from interpreter.gateway_extension.sandbox.tracing import Caller
@@ -31,6 +34,8 @@ _ANYWHERE, _NONE_NEW = 1, 0x10000
 _SHARED, _NO_FILE = 0x21, 2**64 - 1  # a process may be near the limit of what is its own
 _NUMBERS = re.compile(rb"^(\w+): +(\d+) kB$", re.MULTILINE)
 
+Found = TypeVar("Found")
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -41,33 +46,16 @@ class Answer:
     is_too_much: bool
 
 
-class HiddenBytes:
-    """What such files of one sandbox have, in memory or on a disk.
-
-    ``level``, here and below: what the host has there altogether, without what can be seen of this sandbox.
-    """
+class Inquiry(Generic[Found]):
+    """Something to be found out in a thread that then ends, again and again; after one that took long there is peace."""
 
     def __init__(self) -> None:
-        self.known = 0  # when they were asked last
-        self._lowest: float = math.inf  # level since then
         self._thread: threading.Thread | None = None
-        self._answer: Answer | None = None
+        self._found: Found | None = None
         self._unsure_since = self._asked_at = self._not_before = 0.0
 
-    def at_most(self, level: int) -> int:
-        """What they had, and all by which the level has grown since."""
-        self._lowest = min(self._lowest, level)
-        return self.known + level - int(self._lowest)
-
-    def are_none(self, level: int) -> None:
-        """There was no such file at this level."""
-        self.known, self._lowest = 0, level
-
-    def is_too_much(self, ask: Callable[[], Answer]) -> bool:
-        """Where it could be: whether it is. Who gives no answer for long is not believed.
-
-        ``ask`` may block, and is called in a thread that then ends.
-        """
+    def find(self, ask: Callable[[], Found]) -> Found | None:
+        """What ``ask`` gives, which may block; None: nothing yet."""
         now = time.monotonic()
         if now - self._asked_at > PATIENCE:
             self._unsure_since = now
@@ -78,33 +66,67 @@ class HiddenBytes:
             self._thread.join(_WAIT)
             if not self._thread.is_alive():
                 self._thread = None
-        answer, self._answer = self._answer, None
-        if answer is None:
-            return now - self._unsure_since > PATIENCE
-        self.known, self._lowest, self._unsure_since = answer.known, answer.level, now
-        return answer.is_too_much
+        found, self._found = self._found, None
+        if found is not None:
+            self._unsure_since = now
+        return found
 
-    def _start(self, ask: Callable[[], Answer]) -> None:
+    @property
+    def takes_long(self) -> bool:
+        """Whether nothing was found for so long that it may not be by chance."""
+        return self._asked_at - self._unsure_since > PATIENCE
+
+    def _start(self, ask: Callable[[], Found]) -> None:
         thread = threading.Thread(target=self._find_out, args=(ask,), name="sandbox-hidden", daemon=True)
         with contextlib.suppress(RuntimeError):  # the system has no thread for us now
             thread.start()
             self._thread = thread
 
-    def _find_out(self, ask: Callable[[], Answer]) -> None:
+    def _find_out(self, ask: Callable[[], Found]) -> None:
         started = time.monotonic()
         with contextlib.suppress(OSError, ValueError, IndexError):
-            self._answer = ask()
+            self._found = ask()
         peace = PEACE * (time.monotonic() - started)
         self._not_before = time.monotonic() + min(peace, PEACE_AT_MOST)
 
 
-def bytes_of_files(caller: Caller, addresses: Sequence[int]) -> int:
-    """What the files in memory have that its process has mapped at these addresses. Raises OSError."""
+class HiddenBytes:
+    """What of that one sandbox has in memory, or on a disk.
+
+    ``level``, here and below: what the host has used of it altogether, without what can be seen of this sandbox.
+    """
+
+    def __init__(self) -> None:
+        self.known = 0  # when they were asked last
+        self._lowest: float = math.inf  # level since then
+        self._inquiry = Inquiry[Answer]()
+
+    def at_most(self, level: int) -> int:
+        """What they had, and all by which the level has grown since."""
+        self._lowest = min(self._lowest, level)
+        return self.known + level - int(self._lowest)
+
+    def are_none(self, level: int) -> None:
+        """Nothing was hidden at this level."""
+        self.known, self._lowest = 0, level
+
+    def is_too_much(self, ask: Callable[[], Answer], *, trusted: bool = False) -> bool:
+        """Where it could be: whether it is. Who gives no answer for long is not believed, unless ``trusted``."""
+        answer = self._inquiry.find(ask)
+        if answer is None:
+            return self._inquiry.takes_long and not trusted
+        self.known, self._lowest = answer.known, answer.level
+        return answer.is_too_much
+
+
+def bytes_of_files(caller: Caller, places: Sequence[Place]) -> int:
+    """What the files in memory have, at most, that its process has mapped at these places. Raises OSError."""
     answers = caller.call("mmap", 0, _STEP, mmap.PROT_READ | mmap.PROT_WRITE, _SHARED, _NO_FILE, 0)
     used = 0
     try:
-        for address in addresses:
-            with _whole_file(caller, address) as (start, pages):
+        for place in places:
+            with _whole_file(caller, place) as (start, pages, before):
+                used += before
                 for page in range(0, pages, _STEP):
                     count = min(_STEP, pages - page)
                     caller.call("mincore", start + page * mmap.PAGESIZE, count * mmap.PAGESIZE, answers)
@@ -114,31 +136,48 @@ def bytes_of_files(caller: Caller, addresses: Sequence[int]) -> int:
         caller.call("munmap", answers, _STEP)
 
 
-def size_of_files(caller: Caller, addresses: Sequence[int]) -> int:
-    """How large the files are that its process has mapped at these addresses. Raises OSError."""
+def size_of_files(caller: Caller, places: Sequence[Place]) -> int:
+    """How large the files are that its process has mapped at these places. Raises OSError."""
     size = 0
-    for address in addresses:
-        with _whole_file(caller, address) as (_, pages):
-            size += pages * mmap.PAGESIZE
+    for place in places:
+        with _whole_file(caller, place) as (_, pages, before):
+            size += (before + pages) * mmap.PAGESIZE
     return size
 
 
 @contextlib.contextmanager
-def _whole_file(caller: Caller, address: int) -> Iterator[tuple[int, int]]:
-    """Whatever part of it is mapped there, the file is mapped once more, from its begin: where, and its pages."""
+def _whole_file(caller: Caller, place: Place) -> Iterator[tuple[int, int, int]]:
+    """Whatever part of it is mapped there, the file is mapped once more, from its begin: where, and its pages.
+
+    Of one that was opened for reading only that can't be done: then from the same part on, and how many pages are
+    before that.
+    """
+    address, offset = place
     window, size = _new_window(caller, address)
+    before = offset // mmap.PAGESIZE
     try:
         caller.call("mprotect", window, size, mmap.PROT_READ)
-        caller.call("remap_file_pages", window, size, 0, 0, _NONE_NEW)
+        if before and _goes_to_its_begin(caller, window, size):
+            before = 0
         most = size // mmap.PAGESIZE
         pages = bisect.bisect_left(
             range(most), x=True, key=lambda page: _is_behind_its_end(caller, window + page * mmap.PAGESIZE)
         )
         if pages == most:
             raise OSError(errno.EFBIG, "too large a file to look at")
-        yield window, pages
+        yield window, pages, before
     finally:
         caller.call("munmap", window, size)
+
+
+def _goes_to_its_begin(caller: Caller, window: int, size: int) -> bool:
+    try:
+        caller.call("remap_file_pages", window, size, 0, 0, _NONE_NEW)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return False
+    return True
 
 
 def _new_window(caller: Caller, address: int) -> tuple[int, int]:
@@ -165,6 +204,13 @@ def files_in_memory() -> int:
     """Bytes that all files in memory of the host have together, also those that were swapped out."""
     numbers = memory_numbers()
     return sum(numbers.get(name, 0) for name in (b"Shmem", b"SwapTotal")) - numbers.get(b"SwapFree", 0)
+
+
+def used_memory() -> int:
+    """Bytes of the host's that are used, without what the system would give back, also what was swapped out."""
+    numbers = memory_numbers()
+    swapped = numbers.get(b"SwapTotal", 0) - numbers.get(b"SwapFree", 0)
+    return numbers.get(b"MemTotal", 0) - numbers.get(b"MemAvailable", 0) + swapped
 
 
 def memory_numbers() -> dict[bytes, int]:

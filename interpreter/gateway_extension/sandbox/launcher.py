@@ -89,6 +89,17 @@ def serve(control: socket.socket) -> None:
         control.send(marshal.dumps(pid))
 
 
+def _go_first_without_memory(score: int) -> None:
+    """Let the system end us by so much (of 1000) sooner than the gateway, when the host has no memory left."""
+    try:
+        with open("/proc/self/oom_score_adj", "r+") as file:
+            score = min(int(file.read()) + score, 1000)
+            file.seek(0)
+            file.write(str(score))
+    except OSError:
+        pass  # a container whose /proc is read-only
+
+
 def _fork_sibling() -> int:
     """As os.fork, but the new process is a child of our parent. A negative number is that of an error.
 
@@ -124,6 +135,7 @@ def carry_out(fd: int) -> None:
         with open(path, "w") as group:
             group.write("0")
     os.nice(plan["nice"])
+    _go_first_without_memory(plan["oom_score"])
     if plan["staging"]:
         _stage(plan["staging"], plan["sources"], plan["terminals"])
     if plan["uid"] is not None:

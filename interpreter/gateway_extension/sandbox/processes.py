@@ -6,10 +6,13 @@ import itertools
 import os
 import resource
 import select
-from collections.abc import Iterator
+import signal
+import time
+from collections.abc import Iterable, Iterator
 
 MAX_PROCESSES = 4096  # a look never takes longer than this, whatever a fork bomb does
 _READ_BYTES = 16 * 1024
+_MAX_BYTES = 64 * 1024**2
 _TICKS = os.sysconf("SC_CLK_TCK")
 _EXITING = 4  # PF_EXITING, of a process's flags
 _SETRESUID = {"x86_64": 117, "aarch64": 147}
@@ -45,13 +48,36 @@ def _children(pid: int, thread: int) -> list[int]:
     return []
 
 
-def read(path: str) -> bytes:
-    """As `open` does, with a third of its system calls: each lets other threads go first."""
+class TooLongError(ValueError):
+    """What the system tells of a process takes more bytes than anybody wants to read."""
+
+
+def read(path: str, most: int = _MAX_BYTES) -> bytes:
+    """As `open` does, with a third of its system calls: each lets other threads go first.
+
+    Raises OSError, TooLongError above so many bytes: a process can have much told of it.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    parts, size = list[bytes](), 0
     try:
-        return b"".join(iter(lambda: os.read(fd, _READ_BYTES), b""))
+        while part := os.read(fd, _READ_BYTES):
+            parts.append(part)
+            size += len(part)
+            if size > most:
+                raise TooLongError
+        return b"".join(parts)
     finally:
         os.close(fd)
+
+
+def relations(pids: Iterable[int]) -> tuple[dict[int, int], dict[int, bytes]]:
+    """Of each its parent, and what it has used of the processors."""
+    parents, used = dict[int, int](), dict[int, bytes]()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            fields = read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+            parents[pid], used[pid] = int(fields[1]), b" ".join(fields[11:13])
+    return parents, used
 
 
 def cpu_seconds(pids: list[int]) -> float:
@@ -64,31 +90,30 @@ def cpu_seconds(pids: list[int]) -> float:
     return ticks / _TICKS
 
 
-def memory_exceeds(pids: list[int], init: int, limit: int, *, unnamed: int) -> bool:
-    """Whether the sandbox holds more memory than ``limit``: its processes, their page tables, tmpfs, other files.
+def memory_sizes(pids: list[int], init: int, seconds: float, *, unnamed: int) -> Iterator[int]:
+    """What the sandbox holds of memory: its processes, their page tables, tmpfs, other files. At most, then exactly.
 
     Resident sizes count what processes share (after a fork, nearly all) once for each. They are read
-    fast; only when their sum is too large the exact, slower shares decide. ``unnamed``: memory of files
-    that have no name.
+    fast; the exact shares are slower. ``unnamed``: memory of files that have no name. Raises TooLongError after so
+    many ``seconds`` of the processor.
     """
     unmapped = tmpfs_bytes(init) + unnamed
     tables = memory_files(init) * _FILE_BYTES
-    if unmapped + tables > limit:
-        return True
+    end = time.thread_time() + seconds
     for name, words in (
         ("status", ("RssAnon:", "RssShmem:", "VmPTE:")),
         ("smaps_rollup", ("Pss_Anon:", "Pss_Shmem:")),
     ):
-        anonymous, shared, *more = _sum_kilobytes(pids, name, words)
+        anonymous, shared, *more = _sum_kilobytes(pids, name, words, end)
         tables += sum(more)
-        if anonymous + tables + max(shared, unmapped) <= limit:
-            return False
-    return True
+        yield anonymous + tables + max(shared, unmapped)
 
 
-def _sum_kilobytes(pids: list[int], name: str, words: tuple[str, ...]) -> list[int]:
+def _sum_kilobytes(pids: list[int], name: str, words: tuple[str, ...], end: float) -> list[int]:
     totals = dict.fromkeys(words, 0)
     for pid in pids:
+        if time.thread_time() > end:
+            raise TooLongError
         with contextlib.suppress(OSError, ValueError):
             for line in _read_living(pid, name).decode(errors="replace").splitlines():
                 word, *values = line.split()
@@ -147,6 +172,12 @@ def _memory_file_systems(init: int) -> Iterator[os.statvfs_result]:
     for path in _TMPFS_PATHS:
         with contextlib.suppress(OSError):
             yield os.statvfs(f"/proc/{init}/root/{path}")
+
+
+def kill(pidfd: int) -> None:
+    """End the process of a pidfd, if it has not ended."""
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 
 
 def set_file_size(pids: list[int], size: int, uid: int) -> None:

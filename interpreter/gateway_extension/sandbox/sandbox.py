@@ -106,6 +106,7 @@ class Sandbox:
             self._cgroup,
             self.place.uid,
             self._holdings(workspace, sockets),
+            self._inside,
             self._roots,
             self.forking.is_over if self.forking is not None else None,
         )

@@ -10,6 +10,8 @@ import os
 import tempfile
 from typing import Any
 
+from interpreter.gateway_extension.sandbox.requests import requests_filter
+
 # Refused with EPERM, like a missing capability. System V memory, queues and semaphores would belong to no process
 # (those of multiprocessing are POSIX's). Where memory comes from (mbind, set_mempolicy) is noted in memory that is
 # on nobody's account.
@@ -79,22 +81,15 @@ PR_SET_DUMPABLE = 4  # who is not can't be looked at by a gateway that is an ord
 # unix, inet, inet6; and netlink, for its routing protocol only: libzmq's tcp bind calls getifaddrs and
 # aborts the process without it.
 SOCKET_FAMILIES = (1, 2, 10, 16)
-NETLINK = 16
-# Of the internet's: the default, TCP, UDP. Others (MPTCP, SCTP, UDP-Lite …) are nothing but more of the kernel's code
-# to try, and for those that it does not have it starts a program of the host's, each time.
+UNIX, NETLINK = 1, 16
+# Of the internet's: the default, TCP, UDP, each of its kind. Others (MPTCP, SCTP, UDP-Lite …) are nothing but more of the
+# kernel's code to try, and for those that it does not have it starts a program of the host's, each time.
 INTERNET_FAMILIES = (2, 10)
-PROTOCOLS = (0, 6, 17)
-# A filter of a socket (SO_ATTACH_FILTER, SO_ATTACH_BPF, those of SO_REUSEPORT) or of system calls (PR_SET_SECCOMP) is
-# compiled into room that all processes of a host share. Once that is used up no sandbox can be started.
-SOL_SOCKET = 1
-SOCKET_FILTERS = (26, 50, 51, 52)
-PR_SET_SECCOMP = 22
-# A name for memory that processes share stands where it would say in their lists that it has no other.
-PR_SET_VMA = 0x53564D41
-# Who has a cookie of his own keeps the other half of each processor that he runs on from all others.
-PR_SCHED_CORE = 62
+STREAM, DATAGRAM = 1, 2
+TCP, UDP = 6, 17
+PROTOCOLS = (0, TCP, UDP)
 # How much may wait of what it sends (on a unix socket), or is sent (on one of netlink): at nobody's expense.
-SOCKET_BUFFERS = (7, 8)  # SO_SNDBUF, SO_RCVBUF
+SOL_SOCKET, SOCKET_BUFFERS = 1, (7, 8)  # SO_SNDBUF, SO_RCVBUF
 # A host's pool of huge pages (its database's, say) is no part of a control group's memory.
 MAP_HUGETLB, MFD_HUGETLB = 0x40000, 0x4
 # A dump goes to the host's program for dumps, whatever its size, unless the limit is 1 (see `Limits.rlimits`): it
@@ -111,16 +106,12 @@ MODE_ARGUMENTS = {
     "mknod": 1,
     "mknodat": 2,
 }
+WHITEOUT = 0x4  # of renameat2: a device stands where the file was
 TEMPORARY_FILE = os.O_TMPFILE & ~os.O_DIRECTORY  # a file without a name, which may get one later
 OPEN_ARGUMENTS = {"open": (1, 2), "openat": (2, 3)}  # flags, mode
-TERMINAL_INJECTION = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
-# For what the system does not have it starts a program of the host's, each time: TIOCSETD, and bridges and virtual
-# networks (SIOCGIFBR …).
-LOADERS = (0x5423, 0x8940, 0x8941, 0x89A0, 0x89A1, 0x8982, 0x8983)
 # To reserve room on a disk takes no time, however much it is, and with FALLOC_FL_KEEP_SIZE no limit of a file's size
 # holds. Refused with EOPNOTSUPP, as by file systems that can't: programs then write. Only holes may be made.
 PUNCH_HOLE = 0x03
-PREALLOCATION = (0x40305828, 0x4030582A, 0x40305839)  # FS_IOC_RESVSP, FS_IOC_RESVSP64, FS_IOC_ZERO_RANGE
 # Who opens a file that somebody holds a lease of waits for up to 45 s: the gateway, and every session where the
 # files of Python belong to the kernels' user.
 LEASES = (1024, 1040)  # F_SETLEASE, F_SETDELEG
@@ -130,7 +121,7 @@ NOTIFY = 1026  # F_NOTIFY, which watches as inotify does
 POSIX_FADV_DONTNEED = 4
 # A thread of the system's own compares all pages of all processes that ask for it (KSM), and their pages become one.
 # Who writes to his sees by the time whether somebody else has the same.
-MADV_MERGEABLE, PR_SET_MEMORY_MERGE = 12, 67
+MADV_MERGEABLE = 12
 MADV_PAGEOUT = 21
 
 
@@ -148,13 +139,16 @@ def _binding() -> Any:
     return pyseccomp
 
 
-def _deny(rules: Any, library: Any, action: int, name: str, *args: Any) -> None:
+def _number(library: Any, name: str) -> int:
     try:
-        number = library.resolve_syscall(library.Arch.NATIVE, name)
+        number = int(library.resolve_syscall(library.Arch.NATIVE, name))
     except (OSError, ValueError):  # not known to this libseccomp or to this machine
         number = -1
-    if number < 0:
-        number = NUMBERS.get(name, -1)
+    return number if number >= 0 else NUMBERS.get(name, -1)
+
+
+def _deny(rules: Any, library: Any, action: int, name: str, *args: Any) -> None:
+    number = _number(library, name)
     if number >= 0:
         rules.add_rule(action, number, *args)
 
@@ -162,10 +156,11 @@ def _deny(rules: Any, library: Any, action: int, name: str, *args: Any) -> None:
 def _socket_rules(rules: Any, library: Any) -> None:
     refused = library.ERRNO(errno.EAFNOSUPPORT)
     highest = max(SOCKET_FAMILIES)
-    for name in ("socket", "socketpair"):
-        _deny(rules, library, refused, name, library.Arg(0, library.GT, highest))
-        for family in set(range(highest)) - set(SOCKET_FAMILIES):
-            _deny(rules, library, refused, name, library.Arg(0, library.EQ, family))
+    _deny(rules, library, refused, "socket", library.Arg(0, library.GT, highest))
+    for family in set(range(highest)) - set(SOCKET_FAMILIES):
+        _deny(rules, library, refused, "socket", library.Arg(0, library.EQ, family))
+    # No other family has pairs: the system makes the sockets and then finds that out.
+    _deny(rules, library, library.ERRNO(errno.EOPNOTSUPP), "socketpair", library.Arg(0, library.NE, UNIX))
     _deny(
         rules, library, refused, "socket",
         library.Arg(0, library.EQ, NETLINK), library.Arg(2, library.NE, 0),
@@ -176,8 +171,11 @@ def _socket_rules(rules: Any, library: Any) -> None:
         _deny(rules, library, unsupported, "socket", ours, library.Arg(2, library.GT, max(PROTOCOLS)))
         for protocol in set(range(max(PROTOCOLS))) - set(PROTOCOLS):
             _deny(rules, library, unsupported, "socket", ours, library.Arg(2, library.EQ, protocol))
-        for kind in (4, 5, 6, 10):  # SOCK_RDM, SOCK_SEQPACKET, SOCK_DCCP, SOCK_PACKET
+        for kind in set(range(16)) - {STREAM, DATAGRAM}:
             _deny(rules, library, unsupported, "socket", ours, library.Arg(1, library.MASKED_EQ, 0xF, kind))
+        for kind, other in ((STREAM, UDP), (DATAGRAM, TCP)):
+            of_kind = library.Arg(1, library.MASKED_EQ, 0xF, kind)
+            _deny(rules, library, unsupported, "socket", ours, of_kind, library.Arg(2, library.EQ, other))
 
 
 def _shared_resource_rules(rules: Any, library: Any) -> None:
@@ -188,18 +186,11 @@ def _shared_resource_rules(rules: Any, library: Any) -> None:
         return library.Arg(position, library.MASKED_EQ, 0xFFFFFFFF, value)
 
     eperm, einval = library.ERRNO(errno.EPERM), library.ERRNO(errno.EINVAL)
-    for option in SOCKET_FILTERS:
-        _deny(rules, library, eperm, "setsockopt", low(1, SOL_SOCKET), low(2, option))
-    for option in (PR_SET_SECCOMP, PR_SET_VMA, PR_SCHED_CORE):
-        _deny(rules, library, einval, "prctl", low(0, option))
-    for request in LOADERS:
-        _deny(rules, library, einval, "ioctl", low(1, request))
     huge = library.Arg(3, library.MASKED_EQ, MAP_HUGETLB, MAP_HUGETLB)
     _deny(rules, library, library.ERRNO(errno.ENOMEM), "mmap", huge)
     huge = library.Arg(1, library.MASKED_EQ, MFD_HUGETLB, MFD_HUGETLB)
     _deny(rules, library, library.ERRNO(errno.ENOSYS), "memfd_create", huge)
     _deny(rules, library, einval, "madvise", low(2, MADV_MERGEABLE))
-    _deny(rules, library, einval, "prctl", low(0, PR_SET_MEMORY_MERGE))
     done = library.ERRNO(0)
     # To have a process go on elsewhere is done by a thread of the system that goes before all others: who asks for it
     # again and again keeps all from running. Libraries ask without need, so it is no error; nothing changes.
@@ -226,6 +217,8 @@ def _argument_rules(rules: Any, library: Any) -> None:
                     library.Arg(flags, library.MASKED_EQ, makes, makes),
                     library.Arg(mode, library.MASKED_EQ, bit, bit),
                 )  # fmt: skip
+    whiteout = library.Arg(4, library.MASKED_EQ, WHITEOUT, WHITEOUT)
+    _deny(rules, library, library.ERRNO(errno.EINVAL), "renameat2", whiteout)
     for command in LEASES:
         _deny(rules, library, eperm, "fcntl", library.Arg(1, library.MASKED_EQ, 0xFFFFFFFF, command))
     alone = library.Arg(0, library.MASKED_EQ, CLONE_FILES | CLONE_THREAD, CLONE_THREAD)
@@ -237,10 +230,6 @@ def _argument_rules(rules: Any, library: Any) -> None:
     _deny(rules, library, library.ERRNO(errno.EINVAL), "fcntl", notify)
     unsupported = library.ERRNO(errno.EOPNOTSUPP)
     _deny(rules, library, unsupported, "fallocate", library.Arg(1, library.NE, PUNCH_HOLE))
-    for request in PREALLOCATION:
-        _deny(rules, library, unsupported, "ioctl", library.Arg(1, library.MASKED_EQ, 0xFFFFFFFF, request))
-    for request in TERMINAL_INJECTION:
-        _deny(rules, library, eperm, "ioctl", library.Arg(1, library.MASKED_EQ, 0xFFFFFFFF, request))
 
 
 def _cached_file_rules(rules: Any, library: Any) -> None:
@@ -288,4 +277,4 @@ def seccomp_filter() -> bytes:
     with tempfile.TemporaryFile() as file:
         rules.export_bpf(file)
         file.seek(0, io.SEEK_SET)
-        return file.read()
+        return requests_filter(library.system_arch(), functools.partial(_number, library)) + file.read()

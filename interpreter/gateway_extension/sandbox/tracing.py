@@ -1,4 +1,4 @@
-"""System calls that a process of a sandbox makes for us, while all that run in the sandbox stand still (ptrace).
+"""The processes of a sandbox stand still, and make system calls for us (ptrace).
 
 They find everything as it was, also a system call that they waited in.
 """
@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,20 +15,23 @@ from signal import SIGTRAP
 from types import TracebackType
 from typing import Self
 
-from interpreter.gateway_extension.sandbox.processes import read
+from interpreter.gateway_extension.sandbox.processes import read, walk
 
 MAX_THREADS = 2048
-TIME_TO_STOP = 2.0  # seconds
+TIME_TO_STOP, TIME_TO_ANSWER = 2.0, 3.0  # seconds
 _PAUSE = 0.001
 
-_CONTINUE, _DETACH, _TO_SYSTEM_CALL, _SEIZE, _INTERRUPT = 7, 17, 24, 0x4206, 0x4207
+_CONTINUE, _DETACH, _TO_SYSTEM_CALL, _SET_OPTIONS, _SEIZE, _INTERRUPT = 7, 17, 24, 0x4200, 0x4206, 0x4207
 _GET_REGISTERS, _SET_REGISTERS, _GET_MASK, _SET_MASK = 0x4204, 0x4205, 0x420A, 0x420B
 _GENERAL_REGISTERS = 1  # NT_PRSTATUS
 _MARK_SYSTEM_CALLS, _STOP_AT_FILTER = 0x1, 0x80
+_WITH_ITS_CHILDREN = 0x2 | 0x4 | 0x8  # of fork, vfork, clone: from their first moment on
 _STOPPED_AT_FILTER, _STOPPED_AT_SYSTEM_CALL = SIGTRAP | 7 << 8, SIGTRAP | 0x80
 _STOPPED_AS_ASKED = 128  # PTRACE_EVENT_STOP
 _ANY_KIND_OF_CHILD = 0x40000000  # __WALL
 _MASK_BYTES, _ALL_SIGNALS = 8, b"\xff" * 8
+_VDSO = re.compile(rb"^(\w+)-(\w+) \S+ \S+ 00:00 0 +\[vdso\]$", re.MULTILINE)
+_MAX_VDSO_BYTES = 64 * 1024
 _MAX_ERRNO = 4095
 _WORD = 2**64
 
@@ -72,57 +76,116 @@ class _Part(ctypes.Structure):
 
 
 @contextlib.contextmanager
-def stopped(pids: Callable[[], Sequence[int]]) -> Iterator[dict[int, list[int]]]:
-    """All threads of these processes, and of those that they start meanwhile, stand still: process → its threads.
+def stopped(roots: Callable[[], Sequence[int]]) -> Iterator[dict[int, list[int]]]:
+    """All threads of these processes and their descendants stand still: process → its threads.
 
     The calling thread has to end soon: only then the system lets go of those that were not to be stopped.
     Raises OSError.
     """
-    standing = set[int]()
+    stop = _Stop()
     try:
-        yield _stop(pids, standing)
+        yield stop.find_and_stop(roots)
     finally:
-        for thread in standing:
+        stop.let_go()
+
+
+def is_allowed(pid: int) -> bool:
+    """Whether the system lets us do that with the processes of this one's user. In a thread that ends soon."""
+    if os.uname().machine not in _MACHINES:
+        return False
+    try:
+        _trace(pid, _SEIZE)
+    except PermissionError:
+        return False
+    except OSError:
+        pass  # it has ended
+    return True
+
+
+class _Stop:
+    """Of the processes of one sandbox, which may fork and end all the time."""
+
+    def __init__(self) -> None:
+        self._seized, self._standing, self._ended = set[int](), set[int](), set[int]()
+        self._deadline = time.monotonic() + TIME_TO_STOP
+
+    def find_and_stop(self, roots: Callable[[], Sequence[int]]) -> dict[int, list[int]]:
+        """Who stood before they were looked for, with nobody new among them, are all: who stands does not fork.
+
+        What leaves its place while it is looked for was found before, or is at the end of the list where its parent's
+        children go. Raises OSError.
+        """
+        all_stood = False
+        while True:
+            known = len(self._seized) + len(self._ended)
+            threads = {pid: self._seize_each(pid, found) for pid, found in walk(*roots())}
+            is_new = len(self._seized) + len(self._ended) > known
+            if all_stood and not is_new:
+                return {pid: [t for t in found if t in self._standing] for pid, found in threads.items()}
+            all_stood = {self._stands(thread) for found in threads.values() for thread in found} <= {True}
+            if not is_new:
+                time.sleep(_PAUSE)
+
+    def let_go(self) -> None:
+        for thread in self._standing:
             with contextlib.suppress(OSError):  # it has ended
                 _trace(thread, _DETACH)
 
-
-def _stop(pids: Callable[[], Sequence[int]], standing: set[int]) -> dict[int, list[int]]:
-    seized = set[int]()
-    deadline = time.monotonic() + TIME_TO_STOP
-    while True:
-        threads = {pid: list(_running(pid)) for pid in pids()}
-        found = {thread for of_process in threads.values() for thread in of_process}
-        if len(found) > MAX_THREADS or time.monotonic() > deadline:
+    def _seize_each(self, pid: int, threads: Sequence[int]) -> list[int]:
+        """Those that have not ended, each seized as soon as it is found."""
+        living = [thread for thread in threads if thread in self._standing or _runs(thread)]
+        if not living:
+            self._ended.add(pid)
+        for thread in living:
+            if thread not in self._seized:
+                (self._seized if _seize(thread) else self._ended).add(thread)
+        if len(self._seized) > MAX_THREADS or time.monotonic() > self._deadline:
             raise TimeoutError
-        if not found - seized and all(_stands(thread, standing) for thread in found):
-            return {pid: [t for t in of_process if t in standing] for pid, of_process in threads.items()}
-        for thread in found - seized:
-            if _seize(thread):
-                seized.add(thread)
-        time.sleep(_PAUSE)
+        return living
+
+    def _stands(self, thread: int) -> bool:
+        """Whether it does not run: stopped, or in the system, where it is stopped before it leaves."""
+        if thread not in self._standing:
+            with contextlib.suppress(ChildProcessError):
+                self._wait(thread)
+        with contextlib.suppress(OSError):
+            return thread in self._standing or _state(thread) in b"DZX"
+        return True
+
+    def _wait(self, thread: int) -> None:
+        _, status = os.waitpid(thread, _ANY_KIND_OF_CHILD | os.WNOHANG)
+        if not os.WIFSTOPPED(status):
+            return
+        if status >> 16 == _STOPPED_AS_ASKED:
+            self._standing.add(thread)
+            return
+        # At a signal, which it gets, or amid the making of a child: it is stopped again soon.
+        by_signal = status >> 16 == 0 and os.WSTOPSIG(status) != SIGTRAP
+        with contextlib.suppress(ProcessLookupError):
+            _trace(thread, _CONTINUE, 0, os.WSTOPSIG(status) if by_signal else 0)
 
 
 def _seize(thread: int) -> bool:
     """Whether it will stop; it may have ended."""
     try:
-        _trace(thread, _SEIZE, 0, _MARK_SYSTEM_CALLS | _STOP_AT_FILTER)
+        _trace(thread, _SEIZE, 0, _MARK_SYSTEM_CALLS | _WITH_ITS_CHILDREN)
         _trace(thread, _INTERRUPT)
     except ProcessLookupError:
         return False
     except PermissionError:
+        if _is_ours(thread):
+            return True
         if _runs(thread):
             raise
         return False
     return True
 
 
-def _running(pid: int) -> Iterator[int]:
-    """Its threads, without those that have ended."""
+def _is_ours(thread: int) -> bool:
+    """Whether it was seized with its parent."""
     with contextlib.suppress(OSError):
-        for name in os.listdir(f"/proc/{pid}/task"):
-            if _runs(int(name)):
-                yield int(name)
+        return b"\nTracerPid:\t%d\n" % threading.get_native_id() in read(f"/proc/{thread}/status")
+    return False
 
 
 def _runs(thread: int) -> bool:
@@ -136,19 +199,11 @@ def _state(thread: int) -> bytes:
     return read(f"/proc/{thread}/stat").rpartition(b")")[2].split()[0]
 
 
-def _stands(thread: int, standing: set[int]) -> bool:
-    """Whether it does not run: stopped, or in the system, where it is stopped before it leaves."""
-    if thread not in standing:
-        with contextlib.suppress(ChildProcessError):
-            if os.waitpid(thread, _ANY_KIND_OF_CHILD | os.WNOHANG)[0] == thread:
-                standing.add(thread)
-    with contextlib.suppress(OSError):
-        return thread in standing or _state(thread) in b"DZX"
-    return True
-
-
 class Caller:
-    """A stopped thread of a process that makes system calls within the block. All methods raise OSError."""
+    """A stopped thread of a process that makes system calls within the block, for `TIME_TO_ANSWER` at most.
+
+    All methods raise OSError.
+    """
 
     def __init__(self, pid: int, thread: int) -> None:
         machine = _MACHINES.get(os.uname().machine)
@@ -156,8 +211,11 @@ class Caller:
             raise OSError("not known how on this kind of machine")
         self._pid, self._thread, self._machine = pid, thread, machine
         self._instruction = self._find_instruction()
+        self._deadline = time.monotonic() + TIME_TO_ANSWER
 
     def __enter__(self) -> Self:
+        # Only now: else who stands at the filter makes a refused call when we let go of it.
+        _trace(self._thread, _SET_OPTIONS, 0, _MARK_SYSTEM_CALLS | _STOP_AT_FILTER)
         self._before = self._registers()
         self._mask = ctypes.create_string_buffer(_MASK_BYTES)
         _trace(self._thread, _GET_MASK, _MASK_BYTES, ctypes.addressof(self._mask))
@@ -170,6 +228,7 @@ class Caller:
         with contextlib.suppress(OSError):  # it has ended
             self._set_registers(self._before)
             self._set_mask(self._mask.raw)
+            _trace(self._thread, _SET_OPTIONS, 0, _MARK_SYSTEM_CALLS)
             # The system looks again how to go on with what it waited in.
             _trace(self._thread, _INTERRUPT)
             _trace(self._thread, _CONTINUE)
@@ -177,6 +236,8 @@ class Caller:
 
     def call(self, name: str, *arguments: int) -> int:
         """What the system call gives back, also one that the filter refuses to who is not traced."""
+        if time.monotonic() > self._deadline and name != "munmap":  # which gives back what others have made
+            raise TimeoutError
         machine, registers = self._machine, list(self._before)
         if machine.waits_in is not None:
             registers[machine.waits_in] = _WORD - 1
@@ -206,11 +267,12 @@ class Caller:
 
     def _find_instruction(self) -> int:
         """In what the system itself gives each process."""
-        maps = read(f"/proc/{self._pid}/maps")
-        found = re.search(rb"^(\w+)-(\w+) .*\[vdso\]$", maps, re.MULTILINE)
+        found = _VDSO.search(read(f"/proc/{self._pid}/maps"))
         if found is None:
             raise OSError("it has given back what the system gives each process")
         start, end = (int(text, 16) for text in found.groups())
+        if end - start > _MAX_VDSO_BYTES:
+            raise OSError("that is not what the system gives each process")
         return start + self.read(start, end - start).index(self._machine.instruction)
 
     def _go_on(self) -> int:

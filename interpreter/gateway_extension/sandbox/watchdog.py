@@ -4,9 +4,9 @@ The workspace is a plain folder (a quota would need a file system of its own), C
 the whole life of a sandbox, and without control groups its memory does too.
 """
 
+import logging
 import os
 import select
-import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,12 +15,15 @@ from dataclasses import dataclass, replace
 from interpreter.gateway_extension.sandbox import processes
 from interpreter.gateway_extension.sandbox.cgroups import ControlGroup
 from interpreter.gateway_extension.sandbox.command import MAX_TERMINALS
-from interpreter.gateway_extension.sandbox.crowds import Crowd, CrowdWatch
+from interpreter.gateway_extension.sandbox.crowds import UNWATCHED, Crowd, CrowdWatch
 from interpreter.gateway_extension.sandbox.holdings import Holdings
 from interpreter.gateway_extension.sandbox.limits import MIB, Limits, size_text
-from interpreter.gateway_extension.sandbox.pace import SHORTEST_TICK, Pace
+from interpreter.gateway_extension.sandbox.pace import SHORTEST_TICK, Amounts, Pace
 from interpreter.gateway_extension.sandbox.sockets import QUIET, Sockets, find_sockets, terminals
+from interpreter.gateway_extension.sandbox.unseen import UnseenFiles
 from interpreter.gateway_extension.sandbox.workspace import Usage, measure
+
+log = logging.getLogger(__name__)
 
 SMALL_FILE = (
     16 * 1024
@@ -53,7 +56,8 @@ class Watched:
     cgroup: ControlGroup | None
     uid: int
     holdings: Holdings
-    roots: Callable[[], Sequence[int]]  # of its processes: `init`, then a kernel forked into it, and helpers
+    inside: Callable[[], Sequence[int]]  # of its processes: `init`, then a kernel forked into it
+    roots: Callable[[], Sequence[int]]  # the same, and helpers
     is_over: Callable[[], bool] | None = None  # whether that kernel has ended, which ends the sandbox
 
 
@@ -66,7 +70,9 @@ class Watchdog:
         self._thread = threading.Thread(target=self._run, name="sandbox-watchdog", daemon=True)
         self._wake_read, self._wake_write = os.pipe()
         self._up_at: float | None = None
-        self._pace = Pace((watched.limits.workspace_bytes, watched.limits.max_workspace_files))
+        most = watched.limits.workspace_bytes, watched.limits.max_workspace_files
+        self._pace = Pace(most)
+        self._unseen = UnseenFiles(most, self._measure_named, self._free_on_disk, watched.inside)
         self._usage = Usage(0, 0)  # at the last count
         self._free = 0  # bytes of the disk, when the files with a name were counted last
         self._full: Usage | None = None  # the usage at which writing was stopped
@@ -117,10 +123,12 @@ class Watchdog:
                     if time.monotonic() - over_at > MAX_TIME_OVER:
                         reason = reason or "the kernel ended"
                 if reason:
-                    signal.pidfd_send_signal(self._watched.init_fd, signal.SIGKILL)
+                    processes.kill(self._watched.init_fd)
             self._drain()
-        except ProcessLookupError:
-            pass  # it ended by itself before our signal
+        except Exception:
+            log.exception("the watch on a sandbox failed, which ends it")
+            reason = UNWATCHED
+            processes.kill(self._watched.init_fd)
         finally:
             if self._crowd_watch is not None:
                 reason = self._crowd_watch.wait() or reason
@@ -200,16 +208,17 @@ class Watchdog:
         return f"too many terminals (limit {MAX_TERMINALS})" if terminals(init) > MAX_TERMINALS + 1 else None
 
     def _look_at_files(self, limits: Limits) -> str | None:
-        disk = os.fstatvfs(self._watched.workspace_fd)
-        if not self._pace.see(time.monotonic(), (disk.f_bfree * disk.f_frsize, disk.f_ffree)):
+        if not self._pace.see(time.monotonic(), self._free_on_disk()):
             return None
         # The processor's time: on a busy machine a count is not made more seldom because it had to wait.
         started = time.thread_time()
         try:
             return self._count(limits)
         finally:
-            used = (self._usage.size, self._usage.files)
-            self._pace.counted(time.monotonic(), used, seconds=time.thread_time() - started)
+            unseen_size, unseen_files = self._unseen.unseen
+            used = (self._usage.size + unseen_size, self._usage.files + unseen_files)
+            seconds = time.thread_time() - started + self._unseen.seconds
+            self._pace.counted(time.monotonic(), used, seconds=seconds)
 
     def _count(self, limits: Limits) -> str | None:
         watched = self._watched
@@ -232,7 +241,8 @@ class Watchdog:
         """What the workspace holds, files that have no name any more included."""
         watched, limits = self._watched, self._watched.limits
         disks = [(fd, os.fstatvfs(fd)) for fd in (watched.sockets_fd, watched.workspace_fd)]
-        usage = self._measure_named()
+        free = self._free_on_disk()
+        usage = self._unseen.check(self._measure_named(), free)
         if not usage.complete or self._is_far_above(usage):
             return usage
         levels = dict[int, int]()  # of both folders', which mostly are on one disk
@@ -249,6 +259,10 @@ class Watchdog:
         watched = self._watched
         self._free = _free_bytes(watched.workspace_fd)
         return measure(watched.workspace_fd, max_files=int(watched.limits.max_workspace_files * 1.1) + 10)
+
+    def _free_on_disk(self) -> Amounts:
+        disk = os.fstatvfs(self._watched.workspace_fd)
+        return disk.f_bfree * disk.f_frsize, disk.f_ffree
 
     def _is_far_above(self, usage: Usage) -> bool:
         return usage.size > self._watched.limits.workspace_bytes + OVERSHOOT

@@ -23,11 +23,13 @@ _rooms = Rooms(2)
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a folder holds. ``size`` in bytes on disk; ``complete`` is False when a walk gave up."""
+    """What a folder holds. ``size`` in bytes on disk; ``complete`` is False when a walk gave up, ``steady`` when
+    something was no longer there when it came to it."""
 
     size: int
     files: int
     complete: bool = True
+    steady: bool = True
 
 
 class WorkspaceError(ValueError):
@@ -111,21 +113,23 @@ def measure(fd: int, *, max_files: int) -> Usage:
         size += status.st_blocks * 512
         del entry
 
-    complete = _walk(fd, count, limit=max_files)
-    return Usage(size, files, complete)
+    complete, steady = _walk(fd, count, limit=max_files)
+    return Usage(size, files, complete, steady)
 
 
-def _walk(fd: int, visit: Callable[[int, os.DirEntry[str], os.stat_result], None], *, limit: int) -> bool:
-    """Visit every entry below ``fd``; False when it gave up (too many entries, too deep)."""
+def _walk(
+    fd: int, visit: Callable[[int, os.DirEntry[str], os.stat_result], None], *, limit: int
+) -> tuple[bool, bool]:
+    """Visit every entry below ``fd``: complete and steady, as in `Usage` (it gives up when they are too many, or deep)."""
     with _rooms.work() as work:
         return _walk_on(fd, visit, limit, work)
 
 
 def _walk_on(
     fd: int, visit: Callable[[int, os.DirEntry[str], os.stat_result], None], limit: int, work: Work
-) -> bool:
+) -> tuple[bool, bool]:
     stack: list[tuple[int, list[os.DirEntry[str]]]] = [(os.dup(fd), [])]
-    seen, complete = 0, True
+    seen, complete, steady = 0, True, True
     try:
         stack[0][1].extend(_entries(fd, limit, work))
         while stack:
@@ -136,7 +140,7 @@ def _walk_on(
             entry = entries.pop()
             seen += 1
             if seen > limit:
-                return False
+                return False, steady
             if seen > LARGE or len(stack) > DEEP:
                 work.is_large()
             try:
@@ -149,12 +153,14 @@ def _walk_on(
                         child = open_folder(entry.name, parent)
                         stack.append((child, []))
                         stack[-1][1].extend(_entries(child, limit, work))
-            except (FileNotFoundError, NotADirectoryError, PermissionError):
-                continue  # gone or changed while we looked, or a folder that its owner closed
+            except (FileNotFoundError, NotADirectoryError):
+                steady = False  # gone or changed while we looked
+            except PermissionError:
+                continue  # a folder that its owner closed
     finally:
         for handle, _ in stack:
             os.close(handle)
-    return complete
+    return complete, steady
 
 
 def _status(parent: int, entry: os.DirEntry[str]) -> os.stat_result:
