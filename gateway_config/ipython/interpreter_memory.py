@@ -8,6 +8,8 @@ the code that frees what is held. Else the kernel itself would fail in the midst
 import contextlib
 import resource
 
+from interpreter_callbacks import call_before_cells
+
 RESERVE_BYTES = 16 * 1024**2
 SMALLEST_LIMIT = 8 * RESERVE_BYTES
 
@@ -27,5 +29,5 @@ def load_ipython_extension(shell):
         return show(*args, **kwargs)
 
     show, shell.showtraceback = shell.showtraceback, show_with_reserve
-    shell.events.register("pre_run_cell", lambda info=None: set_limit(limit - RESERVE_BYTES))
+    call_before_cells(shell, lambda info: set_limit(limit - RESERVE_BYTES))
     shell.events.register("post_execute", lambda: set_limit(limit))

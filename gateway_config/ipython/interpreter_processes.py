@@ -3,8 +3,8 @@
 An interrupt ends the code of a cell, and of a shell that it waits for often just the first process. The
 service then asks for `end_processes`. What began before the run lives on, with all that it starts.
 
-IPython itself ends the program of a ``!command`` that is interrupted, but not if the interrupt comes while it starts
-or ends that: then the program goes on, and the error is no KeyboardInterrupt. Here it ends too, and the error is one.
+The program of a ``!command`` that is interrupted is ended by what runs it, as in IPython, but not if the interrupt comes
+while it starts or is ended: then the program would go on. Here it ends too.
 
 It needs ``/proc``; where there is none (macOS, a sandbox in a container with a masked one) nothing is ended.
 """
@@ -17,6 +17,8 @@ import signal
 import sys
 import threading
 import time
+
+from interpreter_callbacks import call_before_cells
 
 POLITE_SECONDS = 0.5  # between SIGTERM and SIGKILL
 MAX_ROUNDS = 5  # a process may start another one while we look
@@ -165,10 +167,8 @@ def end_with_wait(run):
         since = now()
         try:
             return run(command)
-        except BaseException as error:
+        except BaseException:
             end_terminals(since)
-            if isinstance(error, UnboundLocalError) and isinstance(error.__context__, KeyboardInterrupt):
-                raise KeyboardInterrupt from None  # IPython had no name for the program yet
             raise
 
     return run_or_end
@@ -193,7 +193,7 @@ def load_ipython_extension(shell):
     """Called by IPython once, before the first cell."""
     if not _of_kernel and getattr(shell, "kernel", None) is not None:
         _of_kernel.append(RunProcesses(shell))
-        shell.events.register("pre_run_cell", _of_kernel[0].begin)
+        call_before_cells(shell, _of_kernel[0].begin)
         module = sys.modules.get("ipykernel.zmqshell")
         if hasattr(module, "system"):
             module.system = end_with_wait(module.system)

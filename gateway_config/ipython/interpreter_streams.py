@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 
+from interpreter_callbacks import call_before_cells
 from interpreter_pipes import RunPipes, give_processes_their_pipe, read_after_writes
 
 FIRST_LINES = 5
@@ -64,7 +65,7 @@ class StandardStreams:
             read_after_writes(self._pipes)
         for stream in streams.values():
             stream.close = flush_at_close(stream)
-        shell.events.register("pre_run_cell", self.begin)
+        call_before_cells(shell, self.begin)
         shell.events.register("post_execute", self.end)
         self._mend_before_use()
 

@@ -5,13 +5,14 @@ IPython asks `inspect` for the module of each frame, several times, and `inspect
 function have the same answer, so here each is looked for once per traceback.
 
 Of very many frames those in the middle are left out, and so are the oldest of very many exceptions of which each was raised
-while the one before was handled.
+while the one before was handled. Frames of the kernel's extensions are never shown, as IPython does with its own.
 
 **Huge texts** keep their head and their tail. A message that is too large for the gateway would lose the error's name, too.
 """
 
 import functools
 import inspect
+import os
 import threading
 import types
 
@@ -22,6 +23,8 @@ MAX_EXCEPTIONS = 100
 MAX_NAME_CHARACTERS = 512
 MAX_TEXT_CHARACTERS = 4 * 1024 * 1024
 """Of an error's message, and of its traceback: what the service keeps, at most."""
+
+FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 
 _known = threading.local()
 
@@ -56,7 +59,7 @@ def once_per_function(get_records):
         outer = getattr(_known, "answers", None)
         _known.answers = {}
         try:
-            return get_records(self, without_middle(etb), *args, **kwargs)
+            return get_records(self, part_to_show(etb), *args, **kwargs)
         finally:
             _known.answers = outer
 
@@ -88,17 +91,20 @@ def remembered(function):
 # ---- very many frames and exceptions
 
 
-def without_middle(traceback):
-    """The traceback, or a copy with as many frames as are shown: half of them the first ones, half the last."""
+def part_to_show(traceback):
+    """The traceback, or a copy without the frames of extensions, and without those in the middle of very many."""
     frames = []
     while traceback is not None:
         frames.append(traceback)
         traceback = traceback.tb_next
-    if len(frames) <= MAX_FRAMES:
+    shown = [frame for frame in frames if not frame.tb_frame.f_code.co_filename.startswith(FOLDER)]
+    if len(shown) > MAX_FRAMES:
+        _known.frames_left_out = len(shown) - MAX_FRAMES
+        shown[MAX_FRAMES // 2 : -MAX_FRAMES // 2] = []
+    if len(shown) in (0, len(frames)):
         return frames[0] if frames else None
-    _known.frames_left_out = len(frames) - MAX_FRAMES
-    rest = frames[-MAX_FRAMES // 2]
-    for frame in reversed(frames[: MAX_FRAMES // 2]):
+    rest = None
+    for frame in reversed(shown):
         rest = types.TracebackType(rest, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
     return rest
 

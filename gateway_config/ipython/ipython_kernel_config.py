@@ -18,10 +18,12 @@ c.InteractiveShellApp.ignore_cwd = True
 
 _extensions = []
 for _name in (
+    "interpreter_callbacks",
     "interpreter_kernel",
     "interpreter_pipes",
     "interpreter_streams",
     "interpreter_threads",
+    "interpreter_commands",
     "interpreter_ends",
     "interpreter_processes",
     "interpreter_tracebacks",

@@ -212,6 +212,8 @@ class Journal:
             status = os.stat(self.path)
             if (status.st_dev, status.st_ino) != self._place:
                 self._take_copy()
+            elif status.st_size < head.size:  # somebody has cut it: to go on would leave a hole
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
             self._mend()
             try:
                 write_at(self._file, line, head.size)

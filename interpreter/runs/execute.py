@@ -158,17 +158,25 @@ async def _settles(kernel: Kernel, execution: Execution, end: float) -> bool:
     That it is idle does not say so: what does its work may go on with the code that was stopped. If the kernel
     dies of it, the next run tells.
     """
-    if execution.reply is None and not execution.reconnects:
-        return False  # it broke off in the middle of its work
+    told = execution.reply is not None or execution.reconnects > 0
     left = end - asyncio.get_running_loop().time()
     try:
         async with asyncio.timeout(max(left, SETTLE_TIMEOUT)):
-            await kernel.evaluate(COMMENT, {"ended": END_PROCESSES})
+            answer = await kernel.evaluate(COMMENT, {"ended": END_PROCESSES})
     except TimeoutError:
         return False
     except (KernelDiedError, UnavailableError):
-        pass
-    return True
+        return told
+    return told or _was_evaluated(answer, "ended")
+
+
+def _was_evaluated(answer: Mapping[str, Any], name: str) -> bool:
+    """Whether an expression was evaluated, well or not: where the code ran nothing else runs then.
+
+    It makes up for a missing reply. An interrupt that meets the end of the code breaks off the reply instead.
+    """
+    values = answer.get("user_expressions")
+    return isinstance(values, Mapping) and isinstance(values.get(name), Mapping)
 
 
 def _timeout_stop(timeout: float) -> Stop:

@@ -210,6 +210,15 @@ CASES: list[Case] = [
         "ExceptionGroup",
         lambda r: "ValueError: a" in r["stderr"] + str(r["error"]),
     ),
+    fails(
+        "no frame of the kernel's extensions is shown",
+        "import os\nos.write(1, 'text')",
+        "TypeError",
+        lambda r: (
+            [line.split(",")[0] for line in r["error"]["traceback"] if "line " in line]
+            == [f"Cell In[{r['execution_count']}]"]
+        ),
+    ),
     fails("failing repr", "class B:\n    def __repr__(self): raise ValueError('r')\nB()", "ValueError"),
     fails("surrogate in the text", "raise ValueError('\\ud800')", "ValueError"),
     fails("SystemExit", "import sys\nsys.exit(3)", "SystemExit", lambda r: r["error"]["evalue"] == "3"),

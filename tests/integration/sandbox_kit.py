@@ -22,6 +22,7 @@ PROJECT = Path(__file__).parents[2]
 IS_ROOT = os.geteuid() == 0
 USER = 65534  # nobody
 DEFAULTS: dict[str, Any] = {}  # configuration of all kernels; tests of another mode set it for their module
+FORK: dict[str, Any] = {"fork_server": True}
 
 
 def kernel_python() -> str:
@@ -165,6 +166,11 @@ def boxed(
             kernel.close()
             if workspace is None:
                 remove_tree(kernel.workspace)
+
+
+def zygote_of(kernel: Boxed) -> int:
+    """The pid of the process that a kernel was forked from."""
+    return int(kernel.provisioner._sandbox.forking.zygote.pid)
 
 
 def host_processes_with(text: str) -> list[int]:

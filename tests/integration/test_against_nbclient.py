@@ -11,6 +11,21 @@ from gateway_fixtures import kernelspecs_folder
 from nbclient_reference import execute_with_nbclient, normalised
 from notebooks_data import NOTEBOOKS
 
+SESSIONS = (  # notebooks that one kernel runs one after the other, as its start and its imports take most of the time
+    ("pandas", "numbers", "files"),
+    ("matplotlib", "seaborn and scikit-learn", "matplotlib formats"),
+    ("plotly and altair", "sympy"),
+    ("rich displays", "clear_output", "display handles", "progress bars", "order"),
+    ("representations", "unicode", "widgets and comms", "language"),
+    ("warnings and logging", "subprocesses and descriptors", "threads and asyncio"),
+    ("magics",),
+    ("exceptions", "timings"),
+)
+
+
+def test_every_notebook_is_run() -> None:
+    assert sorted(name for names in SESSIONS for name in names) == sorted(NOTEBOOKS)
+
 
 def execute_with_service(api: httpx.Client, session_id: str, cells: list[str]) -> list[dict[str, Any]]:
     for code in cells:
@@ -21,12 +36,13 @@ def execute_with_service(api: httpx.Client, session_id: str, cells: list[str]) -
     return list(listed.json()["data"])
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("default")  # nbclient's and jupyter_client's own, under this Python
-@pytest.mark.parametrize("name", NOTEBOOKS)
-def test_notebook_has_the_outputs_of_nbclient(
-    name: str, api: httpx.Client, session_id: str, tmp_path: Path
+@pytest.mark.parametrize("names", SESSIONS, ids=", ".join)
+def test_notebooks_have_the_outputs_of_nbclient(
+    names: tuple[str, ...], api: httpx.Client, session_id: str, tmp_path: Path
 ) -> None:
-    cells = NOTEBOOKS[name]
+    cells = [code for name in names for code in NOTEBOOKS[name]]
     with ThreadPoolExecutor(1) as pool:
         executing = pool.submit(execute_with_service, api, session_id, cells)
         expected = execute_with_nbclient(cells, Path(kernelspecs_folder()), tmp_path)

@@ -54,6 +54,11 @@ class CommandLine:
 
 
 @pytest.fixture
+def session_id(shared_session_id: str) -> str:
+    return shared_session_id
+
+
+@pytest.fixture
 def cli(service: ServiceProcess, tmp_path: Path) -> CommandLine:
     return CommandLine(service, tmp_path)
 
@@ -297,13 +302,14 @@ def test_a_token_is_not_made_of_wrong_words(
 # record
 
 
-@pytest.fixture
-def recorded(api: httpx.Client) -> str:
-    """The id of a session that has ended."""
-    session_id: str = api.post("/v1/sessions", json={"metadata": {"topic": "sums"}}).json()["id"]
-    for code in ("print('needle\\x1b[2J')\nobject()", "1/0", "%time _ = 1"):
-        api.post(f"/v1/sessions/{session_id}/runs", json={"code": code})
-    assert api.delete(f"/v1/sessions/{session_id}").status_code == 204
+@pytest.fixture(scope="module")
+def recorded(service: ServiceProcess) -> str:
+    """The id of a session that has ended; what changes its record does so in a copy."""
+    with service.client() as api:
+        session_id: str = api.post("/v1/sessions", json={"metadata": {"topic": "sums"}}).json()["id"]
+        for code in ("print('needle\\x1b[2J')\nobject()", "1/0", "%time _ = 1"):
+            api.post(f"/v1/sessions/{session_id}/runs", json={"code": code})
+        assert api.delete(f"/v1/sessions/{session_id}").status_code == 204
     return session_id
 
 
@@ -419,11 +425,11 @@ def test_a_replay_that_gives_the_same_is_equal(recorded: str, cli: CommandLine) 
     )
 
 
-def test_a_replay_shows_what_differs(cli: CommandLine, api: httpx.Client, session_id: str) -> None:
+def test_a_replay_shows_what_differs(cli: CommandLine, api: httpx.Client, own_session_id: str) -> None:
     for code in ("import os; x = os.urandom(8).hex()", "print('same')", "print(x)", "import os; os._exit(1)"):
-        api.post(f"/v1/sessions/{session_id}/runs", json={"code": code})
-    api.post(f"/v1/sessions/{session_id}/runs", json={"code": "print('x' in globals())"})
-    done = cli("record", "replay", "--json", session_id)
+        api.post(f"/v1/sessions/{own_session_id}/runs", json={"code": code})
+    api.post(f"/v1/sessions/{own_session_id}/runs", json={"code": "print('x' in globals())"})
+    done = cli("record", "replay", "--json", own_session_id)
     assert done.returncode == 1
     report = json.loads(done.stdout)
     assert report["equal"] is False

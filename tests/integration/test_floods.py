@@ -58,6 +58,11 @@ FLOODS: dict[str, tuple[str, float, str]] = {  # name: code, timeout, status
 }
 
 
+@pytest.fixture
+def session_id(shared_session_id: str) -> str:
+    return shared_session_id
+
+
 @pytest.mark.parametrize("name", FLOODS)
 def test_flood(name: str, service: ServiceProcess, api: httpx.Client, session_id: str) -> None:
     path = f"/v1/sessions/{session_id}/runs"
@@ -107,21 +112,23 @@ def test_followers_of_a_flood_do_not_make_it_larger(service: ServiceProcess, ses
 
 
 def test_a_large_session_is_read_in_the_memory_of_one_run(
-    service: ServiceProcess, api: httpx.Client, session_id: str
+    service: ServiceProcess, api: httpx.Client, own_session_id: str
 ) -> None:
     code = "from IPython.display import HTML, display\ndisplay(HTML('x' * 8_000_000))"
     reads = {
-        f"/v1/sessions/{session_id}/runs?limit=100": "*/*",
-        f"/v1/notebooks/{session_id}": "*/*",
-        f"/v1/notebooks/{session_id}?download=1": "text/html",
+        f"/v1/sessions/{own_session_id}/runs?limit=100": "*/*",
+        f"/v1/notebooks/{own_session_id}": "*/*",
+        f"/v1/notebooks/{own_session_id}?download=1": "text/html",
     }
     with peak_growth(service.process.pid) as growth:
         for _ in range(12):
-            assert api.post(f"/v1/sessions/{session_id}/runs", json={"code": code}).json()["status"] == "ok"
+            assert (
+                api.post(f"/v1/sessions/{own_session_id}/runs", json={"code": code}).json()["status"] == "ok"
+            )
         for path, accept in reads.items():
             with api.stream("GET", path, headers={"Accept": accept}) as answer:
                 assert sum(map(len, answer.iter_bytes())) > 12 * 8_000_000
-        replayed = api.post(f"/v1/sessions/{session_id}/restart", json={"replay": True})
+        replayed = api.post(f"/v1/sessions/{own_session_id}/restart", json={"replay": True})
     assert replayed.status_code == 200
     assert growth() < MOST_GROWTH, f"{growth() / MIB:.0f} MiB"
 

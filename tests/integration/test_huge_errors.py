@@ -18,11 +18,11 @@ ERRORS = {  # name: code, the error's name
     ),
     "a long name": ("raise type('N' * 30_000_000, (Exception,), {})", "N" * 100),
     "many notes": (
-        "e = ValueError()\nfor _ in range(100_000): e.add_note('n' * 500)\nraise e",
+        "e = ValueError()\nfor _ in range(200_000): e.add_note('n' * 500)\nraise e",
         "ValueError",
     ),
     "a long traceback of its own": (
-        "class E(Exception):\n def _render_traceback_(self): return ['r' * 60_000_000, 'end']\nraise E",
+        "class E(Exception):\n def _render_traceback_(self): return ['r' * 80_000_000, 'end']\nraise E",
         "E",
     ),
     "no traceback of its own": ("class E(Exception):\n def _render_traceback_(self): return 5\nraise E", "E"),

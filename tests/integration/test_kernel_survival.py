@@ -96,13 +96,33 @@ def test_a_stream_that_raises_whatever_is_looked_for_is_replaced(run: Run) -> No
 
 def test_a_recursion_limit_holds_for_its_cell(run: Run) -> None:
     code = "import sys\ndef down(n): return n and down(n - 1)\nsys.setrecursionlimit(60)\ndown(100)"
-    assert run(code)["error"]["ename"] == "RecursionError"
+    failed = run(code)["error"]
+    assert failed["ename"] == "RecursionError"
+    assert "----> 4" in "".join(failed["traceback"])
     assert run("sys.getrecursionlimit() >= 400")["result"] == "True"
     assert run("sys.setrecursionlimit(5000)")["status"] == "ok"
     assert run("sys.getrecursionlimit()")["result"] == "5000"
+
+
+def test_an_interrupt_before_the_cell_begins_ends_it_and_nothing_else(run: Run) -> None:
+    # The kernel calls `os.pipe` when a run begins.
+    code = "import os, signal\nreal = os.pipe\ndef pipe():\n    os.pipe = real\n    signal.raise_signal(signal.SIGINT)\n    return real()\nos.pipe = pipe"
+    run(code)
+    ended = run("print('executed')")
+    assert (ended["status"], ended["error"]["ename"]) == ("error", "KeyboardInterrupt")
+    assert [output["output_type"] for output in ended["outputs"]] == ["error"]
+    again = run("import os\nos.system('echo good')\nprint('whole')")
+    assert (again["status"], again["stdout"]) == ("ok", "good\nwhole\n")
 
 
 @pytest.mark.parametrize("code", ["exit()", "quit()", "import os; os._exit(0)"])
 def test_an_end_that_is_asked_for_is_one(run: Run, code: str) -> None:
     assert run(code)["status"] == "kernel_died"
     assert run("1")["kernel_restarted"]
+
+
+@pytest.mark.parametrize("code", ["exit()", "quit()"])
+def test_an_end_that_is_asked_for_is_that_of_any_python(run: Run, code: str) -> None:
+    run("import atexit, os; atexit.register(lambda: open('at_exit', 'w').close());")
+    assert run(code)["status"] == "kernel_died"
+    assert run("import os; os.path.exists('at_exit')")["result"] == "True"

@@ -11,15 +11,12 @@ from typing import Any
 
 import httpx
 import pytest
-from mcp import StdioServerParameters
-from mcp.client.client import Client
-from mcp.client.session import ClientSession
-from mcp.client.sse import sse_client
-from mcp.client.stdio import stdio_client
+from lazily import Lazy
 from mcp_kit import LEGACY, MODERN, execute, mcp_client, text_of
 from node_tools import conformance, inspector
 from service_process import ServiceProcess, running_service
 
+mcp, mcp_sse = Lazy("mcp"), Lazy("mcp.client.sse")
 BOTH = pytest.mark.parametrize("mode", [LEGACY, MODERN])
 PLOT = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.savefig('figure.png')\nplt.show()\n"
 GENERIC = {
@@ -206,8 +203,8 @@ async def test_vllm_tool_server_form(service: ServiceProcess) -> None:
     """What vLLM does per response: dial, initialize, tools/call, cleanup_session, leave."""
     headers = {"Authorization": f"Bearer {service.token}", "x-session-id": "resp_1"}
     async with (
-        sse_client(service.url + "/mcp/python/sse", headers) as streams,
-        ClientSession(*streams) as session,
+        mcp_sse.sse_client(service.url + "/mcp/python/sse", headers) as streams,
+        mcp.ClientSession(*streams) as session,
     ):
         welcome = await session.initialize()
         assert welcome.server_info.name == "python"
@@ -242,8 +239,8 @@ async def test_smg_form(service: ServiceProcess, api: httpx.Client) -> None:
 
 
 @asynccontextmanager
-async def stdio(service: ServiceProcess, tmp_path: Path, mode: str) -> AsyncIterator[Client]:
-    parameters = StdioServerParameters(
+async def stdio(service: ServiceProcess, tmp_path: Path, mode: str) -> AsyncIterator[Any]:
+    parameters = mcp.StdioServerParameters(
         command=sys.executable,
         args=["-m", "interpreter", "mcp"],
         env={
@@ -253,8 +250,8 @@ async def stdio(service: ServiceProcess, tmp_path: Path, mode: str) -> AsyncIter
         },
         cwd=str(Path(__file__).parents[2]),
     )
-    transport: Any = stdio_client(parameters)
-    async with Client(transport, mode=mode) as client:
+    transport: Any = mcp.stdio_client(parameters)
+    async with mcp.Client(transport, mode=mode) as client:
         yield client
 
 

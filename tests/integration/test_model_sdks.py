@@ -3,12 +3,12 @@
 import json
 from typing import Any
 
-import anthropic
 import httpx
-import openai
 import pytest
+from lazily import Lazy
 from model_server import Script, model_server
 
+anthropic, openai = Lazy("anthropic"), Lazy("openai")
 CODE = json.dumps({"code": "x = 6 * 7\nprint('seen')\nx"})
 AGAIN = json.dumps({"code": "x + 1"})
 TURNS: Script = [[CODE], [AGAIN, AGAIN]]

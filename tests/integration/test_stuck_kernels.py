@@ -18,6 +18,15 @@ try:
 finally:
     asyncio.get_running_loop().call_soon(go_on)
 """
+AT_THE_END = """\
+import time
+kernel = get_ipython().kernel
+finish = kernel.finish_metadata  # which the kernel calls before it sends the reply
+def finish_late(*args):
+    kernel.finish_metadata = finish
+    time.sleep(1000)
+kernel.finish_metadata = finish_late
+"""
 STUCK = {  # name: kernelspec, code
     "a shell that ignores the interrupt": ("bash", 'trap "" INT; echo begun; sleep 1000'),
     "a shell that prompts and goes on": (
@@ -43,6 +52,7 @@ GOOD = {  # name: kernelspec, code that leaves a kernel which an interrupt sets 
         "print(kept)",
         "42\n",
     ),
+    "an end that the interrupt meets": ("python3", AT_THE_END, "print(kept)", "42\n"),
     "a loop of Deno's": ("deno", "while (true) {}", "console.log(kept)", "42\n"),
 }
 SETTING = {"bash": "kept=42", "python3": "kept = 42", "deno": "let kept = 42"}

@@ -366,6 +366,22 @@ async def test_a_journal_that_is_taken_away_stops_its_session(tmp_path):
         assert not (await recorder.verify(info.id)).valid
 
 
+async def test_a_journal_that_is_cut_in_its_place_stops_its_session_until_it_is_whole_again(tmp_path):
+    async with recording(tmp_path) as recorder:
+        info = session_info()
+        await recorder.begin_session(info)
+        await record_run(recorder, info, 1)
+        path = (await recorder.find_session(info.id)).path
+        whole = path.read_bytes()
+        os.truncate(path, len(whole) - 100)
+        with pytest.raises(RecordUnavailableError, match="vanished"):
+            await recorder.accept_run(accepted(info, 2), idempotency_key=None, request_hash=None)
+        assert path.read_bytes() == whole[:-100]
+        path.write_bytes(whole)
+        await record_run(recorder, info, 2)
+        assert (await recorder.verify(info.id)).valid
+
+
 @pytest.mark.parametrize("linked", [False, True], ids=["gone", "with-a-link"])
 @pytest.mark.parametrize("same", [True, False], ids=["identical", "older"])
 async def test_a_copy_in_a_live_journal_s_place_is_gone_on_with_only_if_nothing_differs(

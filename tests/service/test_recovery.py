@@ -1,6 +1,7 @@
 """Stop and start of the service: every run has its end, sessions go on where they can."""
 
 import asyncio
+import os
 import shutil
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -206,3 +207,4 @@ async def test_a_kernel_that_could_not_be_ended_is_ended_at_a_later_start(tmp_pa
         gateway.heal("delete")
         async with stack(tmp_path, gateway=gateway, recover=True):
             await gateway.until(lambda: not gateway.kernels)
+    assert not os.listdir(tmp_path / "kernels")  # nobody ends them again

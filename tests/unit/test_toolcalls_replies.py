@@ -6,20 +6,8 @@ import struct
 from datetime import UTC, datetime
 from typing import Any
 
-import anthropic.types as anthropic_types
-import mcp_types
 import pytest
-from google.genai import types as genai_types
-from openai.types.chat import (
-    ChatCompletion,
-    ChatCompletionFunctionMessageParam,
-    ChatCompletionFunctionToolParam,
-    ChatCompletionMessageParam,
-    ChatCompletionToolMessageParam,
-)
-from openai.types.responses import FunctionToolParam, Response, ResponseInputItemParam
-from openai.types.responses.response_input_item_param import FunctionCallOutput
-from pydantic import TypeAdapter
+from lazily import Lazy
 
 from interpreter.models import JSON, FileChange, Folded, Run, RunError, RunStatus
 from interpreter.toolcalls import (
@@ -33,6 +21,14 @@ from interpreter.toolcalls import (
     tool_definitions,
     tool_messages,
 )
+
+anthropic_types, genai_types, mcp_types = (
+    Lazy("anthropic.types"),
+    Lazy("google.genai.types"),
+    Lazy("mcp_types"),
+)
+chat, responses, pydantic = Lazy("openai.types.chat"), Lazy("openai.types.responses"), Lazy("pydantic")
+response_items = Lazy("openai.types.responses.response_input_item_param")
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -63,10 +59,10 @@ def answered(value: Any, status: RunStatus = RunStatus.OK, image: str = PNG) -> 
 
 
 def valid(kind: Any, value: Any) -> None:
-    TypeAdapter(kind).validate_python(value, strict=True)
+    pydantic.TypeAdapter(kind).validate_python(value, strict=True)
 
 
-def chat_completion() -> ChatCompletion:
+def chat_completion() -> Any:
     calls = [
         {
             "id": f"call_{i}",
@@ -76,7 +72,7 @@ def chat_completion() -> ChatCompletion:
         for i, arguments in enumerate((GOOD, BROKEN))
     ]
     message = {"role": "assistant", "content": None, "tool_calls": calls}
-    return ChatCompletion.model_validate(
+    return chat.ChatCompletion.model_validate(
         {
             "id": "chatcmpl-1",
             "object": "chat.completion",
@@ -113,12 +109,12 @@ def test_a_chat_completion_round_trips() -> None:
         assert dialect is Dialect.OPENAI_CHAT
         assert [m["tool_call_id"] for m in messages] == ["call_0", "call_1"]
         for reply in messages:
-            valid(ChatCompletionToolMessageParam, reply)
+            valid(chat.ChatCompletionToolMessageParam, reply)
             assert isinstance(reply["content"], str)
         assert messages[0]["content"].startswith("1\n")
         assert "The code was not run" in messages[1]["content"]
     conversation = [{"role": "user", "content": "go"}, message.model_dump(exclude_none=True), *messages]
-    valid(list[ChatCompletionMessageParam], conversation)
+    valid(list[chat.ChatCompletionMessageParam], conversation)
 
 
 def test_a_legacy_function_call_round_trips() -> None:
@@ -126,13 +122,13 @@ def test_a_legacy_function_call_round_trips() -> None:
     message = completion.choices[0].message.model_copy(update={"tool_calls": None})
     legacy = {**message.model_dump(), "function_call": {"name": "python", "arguments": GOOD}}
     _, (reply,) = answered(legacy)
-    valid(ChatCompletionFunctionMessageParam, reply)
+    valid(chat.ChatCompletionFunctionMessageParam, reply)
     assert (reply["role"], reply["name"]) == ("function", "python")
 
 
-def response() -> Response:
+def response() -> Any:
     call = {"type": "function_call", "name": "execute_python", "status": "completed"}
-    return Response.model_validate(
+    return responses.Response.model_validate(
         {
             "id": "resp_1",
             "object": "response",
@@ -166,19 +162,19 @@ def test_a_response_round_trips() -> None:
         assert dialect is Dialect.OPENAI_RESPONSES
         assert [m["call_id"] for m in messages] == ["call_1", "call_2"]
         for reply in messages:
-            valid(FunctionCallOutput, reply)
+            valid(response_items.FunctionCallOutput, reply)
             assert isinstance(reply["output"], str)
-    valid(list[ResponseInputItemParam], [{"role": "user", "content": "go"}, *output, *messages])
+    valid(list[responses.ResponseInputItemParam], [{"role": "user", "content": "go"}, *output, *messages])
 
 
 def test_a_custom_tool_of_responses_is_answered_in_its_own_form() -> None:
     item = {"type": "custom_tool_call", "id": "i", "call_id": "c", "name": "execute_python", "input": "1"}
     _, (reply,) = answered(item)
     assert reply["type"] == "custom_tool_call_output"
-    valid(ResponseInputItemParam, reply)
+    valid(responses.ResponseInputItemParam, reply)
 
 
-def anthropic_message() -> anthropic_types.Message:
+def anthropic_message() -> Any:
     use = {"type": "tool_use", "name": "execute_python"}
     return anthropic_types.Message.model_validate(
         {
@@ -213,7 +209,7 @@ def test_an_anthropic_message_round_trips_into_one_user_message() -> None:
         assert (bad["tool_use_id"], bad["is_error"]) == ("toolu_2", True)
 
 
-def gemini_response(call_id: str | None) -> genai_types.GenerateContentResponse:
+def gemini_response(call_id: str | None) -> Any:
     call = genai_types.FunctionCall(name="execute_python", args={"code": "1"}, id=call_id)
     parts = [genai_types.Part(text="Hm."), genai_types.Part(function_call=call)]
     content = genai_types.Content(role="model", parts=parts)
@@ -310,8 +306,8 @@ def test_no_answers_make_no_messages() -> None:
 
 
 def test_the_tool_is_defined_in_each_sdks_own_schema() -> None:
-    valid(list[ChatCompletionFunctionToolParam], tool_definitions(Dialect.OPENAI_CHAT))
-    valid(list[FunctionToolParam], tool_definitions(Dialect.OPENAI_RESPONSES))
+    valid(list[chat.ChatCompletionFunctionToolParam], tool_definitions(Dialect.OPENAI_CHAT))
+    valid(list[responses.FunctionToolParam], tool_definitions(Dialect.OPENAI_RESPONSES))
     valid(list[anthropic_types.ToolParam], tool_definitions(Dialect.ANTHROPIC))
     for tool in tool_definitions(Dialect.GEMINI):
         declarations = genai_types.Tool.model_validate(tool).function_declarations
