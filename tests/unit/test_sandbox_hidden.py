@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from interpreter.gateway_extension.sandbox import tracing
+from interpreter.gateway_extension.sandbox import holdings, tracing
 from interpreter.gateway_extension.sandbox.held import look_at
 from interpreter.gateway_extension.sandbox.hidden import bytes_of_files
 from interpreter.gateway_extension.sandbox.holdings import Holdings
@@ -235,6 +235,31 @@ def test_what_processes_share_counts_once_and_what_others_use_for_nobody() -> No
             assert not watched[0].memory_exceeds(pids, enough)
             while not watched[1].memory_exceeds(pids, too_little):
                 pass
+
+    as_ordinary_user(look)
+
+
+def test_who_is_never_found_counts_though_others_gave_back_as_much() -> None:
+    """Whoever looked for him found a process that had ended; all by which the host tells of him is as before."""
+
+    def look() -> None:
+        def hold() -> int:
+            start = int(libc.mmap(None, 8 * PART, READ | WRITE, PRIVATE | ANONYMOUS, -1, 0))
+            return int(libc.memset(start, 1, 8 * PART) and 0)
+
+        # This process is one of its own.
+        holdings.HASTE, holdings.used_memory = 0.0, lambda: 0
+        with child(hold) as (pid, told):
+            pickle.load(told)
+            watched = Holdings({}, 1024**3, lambda: [pid])
+            gone = os.fork()
+            if gone == 0:
+                os._exit(0)
+            os.waitpid(gone, 0)
+            deadline = time.monotonic() + 60
+            while not watched.memory_exceeds([gone], 4 * PART):
+                watched.look([gone])
+                assert time.monotonic() < deadline
 
     as_ordinary_user(look)
 

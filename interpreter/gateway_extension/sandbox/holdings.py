@@ -88,6 +88,8 @@ class Holdings:
         self._missed_at = -math.inf
         self._takes_too_long = False  # a look
         self._used_at_sum, self._sum_not_before = 0, 0.0  # of the host's memory, when theirs was added up
+        self._memory_limit: int | None = None
+        self._exceeds = False  # theirs that limit, as was seen while they stood still
         self.excess: str | None = None  # what is too much, if anything is
         self._in_memory = HiddenBytes()
         self._on_disk = defaultdict[int, HiddenBytes](HiddenBytes)
@@ -105,7 +107,8 @@ class Holdings:
             interval = MANY_INTERVAL if used == self._used else 0.0
         else:
             interval = QUIET_INTERVAL if used == self._used else BUSY_INTERVAL
-        if now < self._looked_at + interval and self._odd_since is None and not self._took_much(free):
+        is_unsure = self._odd_since is not None or self._missed_since is not None
+        if now < self._looked_at + interval and not is_unsure and not self._took_much(free):
             return True
         started = time.thread_time()
         has_ended = False
@@ -141,8 +144,12 @@ class Holdings:
             self._missed_since = None
 
     def _look_at_all(self) -> bool:
-        with tracing.stopped(self._inside) as threads:
-            self._held = self._look_at_each(threads)
+        """Also at their memory, if it was asked for: others may have given back as much as they took."""
+        if self._memory_limit is None:
+            with tracing.stopped(self._inside) as threads:
+                self._held = self._look_at_each(threads)
+        else:
+            self._exceeds = self._ask_for_memory([], self._memory_limit).is_too_much
         self.excess = self.excess or self._find_excess(time.monotonic())
         return True
 
@@ -171,22 +178,25 @@ class Holdings:
             self._used_at_sum = used
             self._sum_not_before = time.monotonic() + PEACE * (time.thread_time() - started)
 
-    def _memory_exceeds(self, pids: list[int], limit: int) -> bool:
-        def ask() -> Answer:
-            used = used_memory()
-            with tracing.stopped(self._inside) as threads:
-                self._held = self._look_at_each(threads)
-                hidden = self._ask_each(memory_device(), bytes_of_files, threads)
-                every = [*{*pids, *threads}]
-                *_, size = memory_sizes(every, self._init, MAX_SECONDS, unnamed=self.memory_bytes + hidden)
-            return Answer(hidden, used - (size - hidden), size > limit)
+    def _ask_for_memory(self, others: Sequence[int], limit: int) -> Answer:
+        """``others``: processes outside of the sandbox that are on its account."""
+        used = used_memory()
+        with tracing.stopped(self._inside) as threads:
+            self._held = self._look_at_each(threads)
+            hidden = self._ask_each(memory_device(), bytes_of_files, threads)
+            every = [*{*others, *threads}]
+            *_, size = memory_sizes(every, self._init, MAX_SECONDS, unnamed=self.memory_bytes + hidden)
+        return Answer(hidden, used - (size - hidden), size > limit)
 
+    def _memory_exceeds(self, pids: list[int], limit: int) -> bool:
+        self._memory_limit = limit
         size = unnamed = self.memory_bytes
-        if unnamed > limit:
+        if unnamed > limit or self._exceeds:
             return True
         for size in memory_sizes(pids, self._init, MAX_SECONDS, unnamed=unnamed):
             if size + self._hidden_in_memory(size) <= limit:
                 return False
+        ask = functools.partial(self._ask_for_memory, pids, limit)
         return size > limit or self._in_memory.is_too_much(ask, trusted=self._is_open(memory_device()))
 
     def _hidden_in_memory(self, in_sight: int) -> int:
