@@ -9,7 +9,7 @@ export PATH
 
 found= odd=
 for name in deno.json deno.jsonc package.json; do
-    [ -e "$name" ] || continue
+    [ -e "$name" ] || [ -L "$name" ] || continue
     found=$name
     [ -f "$name" ] || odd=$name # what is no file may never end
 done

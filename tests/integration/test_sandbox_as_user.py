@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 LANES = (
     ("attacks", "network", "kernels"),
     ("life", "limits", "places"),
-    ("forks", "zygote", "shared", "holdings", "crowds"),
+    ("forks", "zygote", "shared", "holdings", "hopping", "crowds"),
 )  # side by side; within one, one after the other
 
 if IS_ROOT:

@@ -99,6 +99,7 @@ def test_a_shell_starts_beside_such_files(api: httpx.Client) -> None:
         "Deno.writeTextFileSync('deno.json', '{\"importMap\": \"none.json\"}')",
         "new Deno.Command('mkfifo', { args: ['deno.json'] }).outputSync(); 0",
         "new Deno.Command('mkfifo', { args: ['package.json'] }).outputSync(); 0",
+        "Deno.symlinkSync('deno.json', 'deno.json')",
     ],
 )
 def test_a_kernel_of_deno_starts_beside_broken_configuration(api: httpx.Client, code: str) -> None:

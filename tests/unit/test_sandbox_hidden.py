@@ -5,6 +5,7 @@ import mmap
 import os
 import pickle
 import signal
+import socket
 import tempfile
 import threading
 import time
@@ -73,7 +74,8 @@ def child(work: Callable[[], object]) -> Iterator[tuple[int, Any]]:
     if pid == 0:
         libc.prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
         os.write(tell, pickle.dumps(work()))
-        signal.pause()
+        while True:
+            signal.pause()
     os.close(tell)
     try:
         with os.fdopen(told, "rb") as file:
@@ -260,6 +262,72 @@ def test_who_is_never_found_counts_though_others_gave_back_as_much() -> None:
             while not watched.memory_exceeds([gone], 4 * PART):
                 watched.look([gone])
                 assert time.monotonic() < deadline
+
+    as_ordinary_user(look)
+
+
+def test_what_is_on_its_way_in_a_message_is_asked_for_again() -> None:
+    """It is in sight of nobody. What would be known then is not, or it would be forgotten for good."""
+
+    def look() -> None:
+        def hold() -> int:
+            ends = socket.socketpair()
+            fd = os.memfd_create("sent")
+            os.write(fd, bytes(8 * PART))
+            socket.send_fds(ends[0], [b"x"], [fd])
+            os.close(fd)
+
+            def receive(*_: object) -> None:
+                _, (received,), *_ = socket.recv_fds(ends[1], 1, 1)
+                libc.mmap(None, PAGE, READ, SHARED, received, 0)
+                os.close(received)
+                done.send(b"x")
+
+            signal.signal(signal.SIGUSR1, receive)
+            return 0
+
+        is_done, done = socket.socketpair()
+        used = 0
+        # This process is one of its own.
+        holdings.used_memory, holdings.BUSY_INTERVAL, holdings.QUIET_INTERVAL = lambda: used, 0.0, 0.0
+        with child(hold) as (pid, told):
+            pickle.load(told)
+            watched, before = Holdings({}, 1024**3, lambda: [pid]), threading.active_count()
+            limit = anonymous([pid]) + 6 * PART
+            assert not watched.memory_exceeds([pid], limit)
+            used = 8 * PART
+            assert not watched.memory_exceeds([pid], limit)
+            while threading.active_count() > before:  # it is asked
+                pass
+            os.kill(pid, signal.SIGUSR1)
+            assert is_done.recv(1) == b"x"
+            deadline = time.monotonic() + 30
+            while not watched.memory_exceeds([pid], limit):
+                watched.look([pid])
+                assert time.monotonic() < deadline
+
+    as_ordinary_user(look)
+
+
+def test_who_did_something_meanwhile_makes_a_look_unsure() -> None:
+    """Who waits in the system for what can't be broken off goes on in it, as soon as it has come."""
+
+    def look() -> None:
+        wait = tracing._Stop._wait
+        with child(int) as (pid, _):
+            # This process is one of its own.
+            tracing.TIME_TO_LEAVE = 0.0
+            tracing._Stop._wait = lambda *_: None  # type: ignore[method-assign]
+            tracing._state = lambda _: b"D"
+
+            def stop() -> None:
+                with tracing.stopped(lambda: [pid]):
+                    while read(f"/proc/{pid}/stat").split()[2] != b"t":
+                        os.sched_yield()
+                    tracing._Stop._wait = wait  # type: ignore[method-assign]
+
+            with ThreadPoolExecutor(1) as pool, pytest.raises(TimeoutError):
+                pool.submit(stop).result()
 
     as_ordinary_user(look)
 

@@ -20,6 +20,7 @@ class Disk:
 
     def __init__(self) -> None:
         self.sure, self.free, self.stops, self.counts = SURE, FREE, True, 0
+        self.needs = 0.0  # seconds to stand still
         self.files = UnseenFiles(LIMIT, self.count, lambda: self.free, list)
 
     def count(self) -> Usage:
@@ -36,8 +37,10 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     made = Disk()
 
     @contextlib.contextmanager
-    def stopped(_: Callable[[], Sequence[int]]) -> Iterator[None]:
-        if not made.stops:
+    def stopped(_: Callable[[], Sequence[int]], seconds: float) -> Iterator[None]:
+        if not made.stops and seconds >= made.needs:
+            raise PermissionError
+        if seconds < made.needs:
             raise TimeoutError
         yield
 
@@ -84,3 +87,24 @@ def test_who_can_not_be_stopped_and_moves_files_has_all_that_went_after_a_while(
     now += unseen.PATIENCE + 1
     assert disk.check(steady, lost=(102 * MIB, 10)) is steady
     assert disk.check(moving, lost=(102 * MIB, 10)).size == 102 * MIB
+
+
+def test_who_works_on_in_the_longest_time_is_not_believed_that_nothing_moves(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """System calls that take long keep a process from being stopped, and files can be moved so that no count notices."""
+    now = 100.0
+    monkeypatch.setattr(unseen.time, "monotonic", lambda: now)
+    disk.needs = unseen.LONGEST_TIME + 1
+    steady = Usage(2 * MIB, 10)
+    sizes = []
+    for _ in range(4):
+        sizes.append(disk.check(steady, lost=(102 * MIB, 10)).size)
+        now += unseen.PATIENCE
+    assert sizes == [2 * MIB] * 3 + [102 * MIB]
+
+
+def test_who_needs_long_to_stand_still_gets_the_time(disk: Disk) -> None:
+    disk.needs = unseen.LONGEST_TIME - 1
+    found = Usage(2 * MIB, 10)
+    assert [disk.check(found, lost=(102 * MIB, 10)) for _ in range(4)] == [found, found, found, SURE]

@@ -48,11 +48,11 @@ def look_at(pid: int, find_folder: FindFolder) -> Held:
     """What the process holds now. Raises OSError (it has ended, say), TooLongError."""
     held = Held()
     folder = living(pid)
-    maps = read(f"{folder}/maps", _MAX_MAPS_BYTES)
-    held.mappings = maps.count(b"\n")
-    if b" (deleted)\n" in maps:
-        _note_mapped(folder, maps, held, find_folder)
     try:
+        maps = read(f"{folder}/maps", _MAX_MAPS_BYTES)
+        held.mappings = maps.count(b"\n")
+        if b" (deleted)\n" in maps:
+            _note_mapped(folder, maps, held, find_folder)
         _note_open(folder, held)
     except PermissionError:  # so it is, too, with a child that ended and that nobody has waited for
         held.closed = os.geteuid() != 0 and not is_ending(pid)

@@ -147,7 +147,7 @@ class Holdings:
         """Also at their memory, if it was asked for: others may have given back as much as they took."""
         if self._memory_limit is None:
             with tracing.stopped(self._inside) as threads:
-                self._held = self._look_at_each(threads)
+                self._look_at_standing(threads)
         else:
             self._exceeds = self._ask_for_memory([], self._memory_limit).is_too_much
         self.excess = self.excess or self._find_excess(time.monotonic())
@@ -182,7 +182,7 @@ class Holdings:
         """``others``: processes outside of the sandbox that are on its account."""
         used = used_memory()
         with tracing.stopped(self._inside) as threads:
-            self._held = self._look_at_each(threads)
+            self._look_at_standing(threads)
             hidden = self._ask_each(memory_device(), bytes_of_files, threads)
             every = [*{*others, *threads}]
             *_, size = memory_sizes(every, self._init, MAX_SECONDS, unnamed=self.memory_bytes + hidden)
@@ -237,7 +237,7 @@ class Holdings:
 
         def ask() -> Answer:
             with tracing.stopped(self._inside) as threads:
-                self._held = self._look_at_each(threads)
+                self._look_at_standing(threads)
                 size = self._ask_each(device, size_of_files, threads)
             exactly = self._known_bytes(device)
             return Answer(size, level - exactly, exactly + size > enough)
@@ -337,6 +337,12 @@ class Holdings:
                 self._takes_too_long = True
                 break
         return held
+
+    def _look_at_standing(self, pids: Iterable[int]) -> None:
+        """Raises BlockingIOError while something is where nobody can see it: it will be in sight, or end them."""
+        self._held = self._look_at_each(pids)
+        if self._odd():
+            raise BlockingIOError
 
     def _find_folder(self, path: bytes) -> int | None:
         return next((device for folder, device in self._folders if path.startswith(folder)), None)

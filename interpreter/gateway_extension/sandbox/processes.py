@@ -100,26 +100,36 @@ def memory_sizes(pids: list[int], init: int, seconds: float, *, unnamed: int) ->
     unmapped = tmpfs_bytes(init) + unnamed
     tables = memory_files(init) * _FILE_BYTES
     end = time.thread_time() + seconds
-    for name, words in (
-        ("status", ("RssAnon:", "RssShmem:", "VmPTE:")),
-        ("smaps_rollup", ("Pss_Anon:", "Pss_Shmem:")),
-    ):
-        anonymous, shared, *more = _sum_kilobytes(pids, name, words, end)
-        tables += sum(more)
-        yield anonymous + tables + max(shared, unmapped)
+    anonymous, shared, more = _sum_kilobytes(pids, _AT_MOST, end)
+    tables += more
+    yield anonymous + tables + max(shared, unmapped)
+    anonymous, shared, _ = _sum_kilobytes(pids, _EXACT, end)
+    yield anonymous + tables + max(shared, unmapped)
 
 
-def _sum_kilobytes(pids: list[int], name: str, words: tuple[str, ...], end: float) -> list[int]:
-    totals = dict.fromkeys(words, 0)
+# Of a process: the file that tells it, and what stands before anonymous memory, shared memory, page tables there.
+_AT_MOST = ("status", (b"RssAnon:", b"RssShmem:", b"VmPTE:"))
+_EXACT = ("smaps_rollup", (b"Pss_Anon:", b"Pss_Shmem:", b""))
+
+
+def _sum_kilobytes(pids: list[int], told: tuple[str, tuple[bytes, ...]], end: float) -> list[int]:
+    totals = [0, 0, 0]
     for pid in pids:
         if time.thread_time() > end:
             raise TooLongError
         with contextlib.suppress(OSError, ValueError):
-            for line in _read_living(pid, name).decode(errors="replace").splitlines():
-                word, *values = line.split()
-                if word in totals:
-                    totals[word] += int(values[0])
-    return [total * 1024 for total in totals.values()]
+            try:
+                found = _kilobytes(pid, *told)
+            except PermissionError:  # of a program that may not be read; of its status all are told
+                found = _kilobytes(pid, *_AT_MOST)
+            totals = [total + each for total, each in zip(totals, found, strict=True)]
+    return [total * 1024 for total in totals]
+
+
+def _kilobytes(pid: int, name: str, words: tuple[bytes, ...]) -> list[int]:
+    fields = [line.split(None, 2) for line in _read_living(pid, name).splitlines()]
+    numbers = {field[0]: int(field[1]) for field in fields if field and field[0] in words}
+    return [numbers.get(word, 0) for word in words]
 
 
 def _read_living(pid: int, name: str) -> bytes:

@@ -1,6 +1,7 @@
 """The processes of a sandbox stand still, and make system calls for us (ptrace).
 
-They find everything as it was, also a system call that they waited in.
+They find everything as it was, also a system call that they waited in; but some of those end early when a process is
+stopped, as by SIGSTOP: see signal(7), "Interruption of system calls by stop signals".
 """
 
 import contextlib
@@ -19,6 +20,7 @@ from interpreter.gateway_extension.sandbox.processes import read, walk
 
 MAX_THREADS = 2048
 TIME_TO_STOP, TIME_TO_ANSWER = 2.0, 3.0  # seconds
+TIME_TO_LEAVE = 0.3  # seconds for who does something in the system that can't be stopped
 _PAUSE = 0.001
 
 _CONTINUE, _DETACH, _TO_SYSTEM_CALL, _SET_OPTIONS, _SEIZE, _INTERRUPT = 7, 17, 24, 0x4200, 0x4206, 0x4207
@@ -76,15 +78,19 @@ class _Part(ctypes.Structure):
 
 
 @contextlib.contextmanager
-def stopped(roots: Callable[[], Sequence[int]]) -> Iterator[dict[int, list[int]]]:
-    """All threads of these processes and their descendants stand still: process → its threads.
+def stopped(
+    roots: Callable[[], Sequence[int]], seconds: float = TIME_TO_STOP
+) -> Iterator[dict[int, list[int]]]:
+    """All threads of these processes and their descendants stand still after so long at most: process → its threads.
 
     The calling thread has to end soon: only then the system lets go of those that were not to be stopped.
-    Raises OSError.
+    Raises OSError, TimeoutError also at the end of the block: if somebody did something meanwhile, what was seen is
+    not sure.
     """
-    stop = _Stop()
+    stop = _Stop(seconds)
     try:
         yield stop.find_and_stop(roots)
+        stop.check()
     finally:
         stop.let_go()
 
@@ -105,9 +111,11 @@ def is_allowed(pid: int) -> bool:
 class _Stop:
     """Of the processes of one sandbox, which may fork and end all the time."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
         self._seized, self._standing, self._ended = set[int](), set[int](), set[int]()
-        self._deadline = time.monotonic() + TIME_TO_STOP
+        self._stood = set[int]()  # when all had been found
+        self._started = time.monotonic()
 
     def find_and_stop(self, roots: Callable[[], Sequence[int]]) -> dict[int, list[int]]:
         """Who stood before they were looked for, with nobody new among them, are all: who stands does not fork.
@@ -121,10 +129,16 @@ class _Stop:
             threads = {pid: self._seize_each(pid, found) for pid, found in walk(*roots())}
             is_new = len(self._seized) + len(self._ended) > known
             if all_stood and not is_new:
+                self._stood = set(self._standing)
                 return {pid: [t for t in found if t in self._standing] for pid, found in threads.items()}
             all_stood = {self._stands(thread) for found in threads.values() for thread in found} <= {True}
             if not is_new:
                 time.sleep(_PAUSE)
+
+    def check(self) -> None:
+        """What those were about who could not be stopped may be done now. Raises TimeoutError."""
+        if any(not self._waits(thread) or thread in self._standing for thread in self._seized - self._stood):
+            raise TimeoutError
 
     def let_go(self) -> None:
         for thread in self._standing:
@@ -139,15 +153,21 @@ class _Stop:
         for thread in living:
             if thread not in self._seized:
                 (self._seized if _seize(thread) else self._ended).add(thread)
-        if len(self._seized) > MAX_THREADS or time.monotonic() > self._deadline:
+        if len(self._seized) > MAX_THREADS or time.monotonic() > self._started + self._seconds:
             raise TimeoutError
         return living
 
     def _stands(self, thread: int) -> bool:
-        """Whether it does not run: stopped, or in the system, where it is stopped before it leaves."""
-        if thread not in self._standing:
-            with contextlib.suppress(ChildProcessError):
-                self._wait(thread)
+        """Whether it does not run: stopped, or after a while in the system, where it is stopped before it leaves."""
+        if thread in self._standing:
+            return True
+        is_late = time.monotonic() > self._started + TIME_TO_LEAVE
+        return self._waits(thread) and (is_late or thread in self._standing or not _runs(thread))
+
+    def _waits(self, thread: int) -> bool:
+        """Whether it is stopped, waits in the system for what can't be broken off, or has ended."""
+        with contextlib.suppress(ChildProcessError):
+            self._wait(thread)
         with contextlib.suppress(OSError):
             return thread in self._standing or _state(thread) in b"DZX"
         return True
@@ -160,9 +180,9 @@ class _Stop:
             self._standing.add(thread)
             return
         # At a signal, which it gets, or amid the making of a child: it is stopped again soon.
-        by_signal = status >> 16 == 0 and os.WSTOPSIG(status) != SIGTRAP
+        signal = os.WSTOPSIG(status) if status >> 16 == 0 else 0
         with contextlib.suppress(ProcessLookupError):
-            _trace(thread, _CONTINUE, 0, os.WSTOPSIG(status) if by_signal else 0)
+            _trace(thread, _CONTINUE, 0, signal)
 
 
 def _seize(thread: int) -> bool:

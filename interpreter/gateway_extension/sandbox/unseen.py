@@ -5,7 +5,6 @@ gone than was found, and that could be too much for the sandbox, its files are c
 stand still.
 """
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,8 +15,10 @@ from interpreter.gateway_extension.sandbox.pace import SMALLEST_STEP, Amounts
 from interpreter.gateway_extension.sandbox.workspace import Usage
 
 # Seconds for which its processes may not be brought to stand still (on a busy machine that takes long). Then what the
-# disk has lost counts as the sandbox's, unless a count finds everything in its place.
+# disk has lost counts as the sandbox's, unless a count finds everything in its place. Nor is that believed when they
+# did not stand still though there was the longest time for it: it is they who work on, and nothing else of theirs.
 PATIENCE = 5.0
+LONGEST_TIME = 8 * tracing.TIME_TO_STOP
 
 
 class UnseenFiles:
@@ -39,13 +40,15 @@ class UnseenFiles:
         self._roots = roots
         self._base: Amounts | None = None  # the lowest level since the last sure count
         self._unsure_since: float | None = None
+        self._time = tracing.TIME_TO_STOP  # for the next attempt
+        self._hold_out = False  # in the longest time, too
         self.unseen: Amounts = (0, 0)  # at the last check: what there may be that was not found
         self.seconds = 0.0  # for which it had them stand still
 
     def check(self, found: Usage, free: Amounts) -> Usage:
         """What there is, if there could be more than was ``found`` and too much; ``free`` was asked before.
 
-        Blocks for as long as the processes need to stand still, two seconds at most, and for a count.
+        Blocks for as long as the processes need to stand still, and for a count.
         """
         self.seconds, level = 0.0, _level(found, free)
         self._base = _smaller(self._base or level, level)
@@ -54,11 +57,11 @@ class UnseenFiles:
             self._unsure_since = None
             return found
         if (sure := self._count_standing()) is not None:
-            self._unsure_since = None
+            self._unsure_since, self._hold_out, self._time = None, False, tracing.TIME_TO_STOP
             return sure
         now = time.monotonic()
         self._unsure_since = self._unsure_since or now
-        if found.steady or now - self._unsure_since < PATIENCE:
+        if (found.steady and not self._hold_out) or now - self._unsure_since < PATIENCE:
             return found
         return replace(found, size=found.size + unseen[0], files=found.files + unseen[1])
 
@@ -72,9 +75,16 @@ class UnseenFiles:
         counted: list[tuple[Usage, Amounts]] = []
 
         def count() -> None:
-            with contextlib.suppress(OSError), tracing.stopped(self._roots):
-                free = self._free()
-                counted.append((self._count(), free))
+            try:
+                with tracing.stopped(self._roots, self._time):
+                    free = self._free()
+                    sure = self._count()
+                counted.append((sure, free))
+            except TimeoutError:
+                self._hold_out = self._time == LONGEST_TIME
+                self._time = min(2 * self._time, LONGEST_TIME)
+            except OSError:
+                pass  # the system does not let us
 
         started = time.monotonic()
         thread = threading.Thread(target=count, name="sandbox-count", daemon=True)
