@@ -13,8 +13,8 @@ import sys
 import time
 
 READ_BYTES = 64 * 1024
-MAX_PIECE_BYTES = 1024 * 1024
-"""Shown at once; a stream message of more than twice as much would be cut (`interpreter_kernel`)."""
+MAX_PIECE_BYTES = 256 * 1024
+"""Shown at once. A hundred such messages may wait for a slow reader (`interpreter_kernel`)."""
 
 
 def load_ipython_extension(shell):
@@ -47,7 +47,7 @@ def run_command(handler, command):
         finally:
             child.terminate(force=True)
     if not child.isalive():
-        child.ptyproc.delayafterclose = 0  # its end, which is known, would be waited for
+        child.ptyproc.delayafterclose = 0  # else a tenth of a second for an end that has been seen
     if child.exitstatus is None:
         return -(child.signalstatus or 0)
     return child.exitstatus if child.exitstatus <= 128 else 128 - child.exitstatus
@@ -92,5 +92,5 @@ class TerminalOutput:
     def _print(self):
         read = b"".join(self._unshown)
         self._unshown.clear()
-        print(self._decoder.decode(read, self.ended), end="")
+        sys.stdout.write(self._decoder.decode(read, self.ended))
         sys.stdout.flush()

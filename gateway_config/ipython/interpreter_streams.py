@@ -8,6 +8,9 @@ has it. A crash, or code that never lets go of the interpreter's lock, does not 
 **Streams that code has broken** (`sys.stdout = None`, a closed file) are replaced after its cell. ipykernel
 would fail before it executes anything more.
 
+**Nothing is kept** of what was printed. IPython keeps all of it till the kernel's end, for the outputs in the file that
+``%notebook`` writes.
+
 Where ipykernel, or the system, is not what this expects, it is left as it is.
 """
 
@@ -68,6 +71,7 @@ class StandardStreams:
         call_before_cells(shell, self.begin)
         shell.events.register("post_execute", self.end)
         self._mend_before_use()
+        shell._tee = lambda channel: contextlib.nullcontext()
 
     def begin(self, info=None):
         """Called before each cell; code that runs cells itself is still one run."""

@@ -19,6 +19,7 @@ FLOODS: dict[str, tuple[str, float, str]] = {  # name: code, timeout, status
         120,
         "ok",
     ),
+    "100 MB of the shell's output": ("!head -c 100000000 /dev/zero | tr '\\0' z", 120, "ok"),
     "the shell's output without an end": ("!yes {'x' * 1000}", 2, "timeout"),
     "carriage returns": ("for i in range(300_000): print(f'\\r{i}', end='')", 120, "ok"),
     "both streams in turn": (
