@@ -3,9 +3,9 @@
 import mmap
 
 import pytest
-from sandbox_kit import boxed
+from sandbox_kit import IS_ROOT, boxed
 
-from interpreter.gateway_extension.sandbox import hidden
+from interpreter.gateway_extension.sandbox import hidden, pace
 from interpreter.gateway_extension.sandbox.crowds import UNWATCHED, Crowd
 from interpreter.gateway_extension.sandbox.holdings import Holdings
 
@@ -124,6 +124,24 @@ time.sleep(90)
         kernel.run(PREPARE)
         kernel.start_run(code)
         assert kernel.wait_for_death(PATIENCE) == "out of memory (limit 2 GiB)"
+
+
+def test_the_folder_of_the_sockets_is_filled_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever becomes of the workspace, which is looked at less often: it may be on a small disk, or in memory."""
+    monkeypatch.setattr(pace, "COUNT_INTERVAL", 3600.0)
+    code = """
+import json, ipykernel.connect
+address = json.load(open(ipykernel.connect.get_connection_file()))['ip']
+with open(os.path.dirname(address) + '/file', 'wb') as file: file.write(bytes(20 << 20))
+time.sleep(90)
+"""
+    with boxed({}) as kernel:
+        kernel.run(PREPARE)
+        if IS_ROOT:  # it is closed to the kernel's user, who is another one
+            assert "Permission denied" in kernel.run(code)
+        else:
+            kernel.start_run(code)
+            assert kernel.wait_for_death(PATIENCE) == "the folder of the kernel's sockets was filled"
 
 
 @pytest.mark.parametrize(("owner", "look"), [(Holdings, "memory_exceeds"), (Crowd, "look")])

@@ -75,6 +75,7 @@ class Watchdog:
         self._unseen = UnseenFiles(most, self._measure_named, self._free_on_disk, watched.inside)
         self._usage = Usage(0, 0)  # at the last count
         self._free = 0  # bytes of the disk, when the files with a name were counted last
+        self._free_for_sockets = 0  # bytes of their folder's disk, when it was measured last
         self._full: Usage | None = None  # the usage at which writing was stopped
         self._sockets = Sockets(0, 0)  # at the last look
         self._sockets_change = False
@@ -208,6 +209,8 @@ class Watchdog:
         return f"too many terminals (limit {MAX_TERMINALS})" if terminals(init) > MAX_TERMINALS + 1 else None
 
     def _look_at_files(self, limits: Limits) -> str | None:
+        if reason := self._look_at_socket_folder():
+            return reason
         if not self._pace.see(time.monotonic(), self._free_on_disk()):
             return None
         # The processor's time: on a busy machine a count is not made more seldom because it had to wait.
@@ -220,11 +223,19 @@ class Watchdog:
             seconds = time.thread_time() - started + self._unseen.seconds
             self._pace.counted(time.monotonic(), used, seconds=seconds)
 
+    def _look_at_socket_folder(self) -> str | None:
+        """It has few files, and may be on a disk of its own that is small, or memory."""
+        free = _free_bytes(self._watched.sockets_fd)
+        if self._free_for_sockets - free < MIB // 2:
+            self._free_for_sockets = max(free, self._free_for_sockets)
+            return None
+        self._free_for_sockets = free
+        sockets = measure(self._watched.sockets_fd, max_files=MAX_SOCKET_FOLDER)
+        is_filled = not sockets.complete or sockets.size > MIB
+        return "the folder of the kernel's sockets was filled" if is_filled else None
+
     def _count(self, limits: Limits) -> str | None:
         watched = self._watched
-        sockets = measure(watched.sockets_fd, max_files=MAX_SOCKET_FOLDER)
-        if not sockets.complete or sockets.size > MIB:
-            return "the folder of the kernel's sockets was filled"
         if processes.memory_files(watched.init) > limits.max_workspace_files:
             return f"too many files in memory (limit {limits.max_workspace_files})"
         usage = self._usage = self._measure()
