@@ -9,10 +9,15 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from service_process import logged_since
 
 # A shell lets its background jobs ignore Ctrl-C, and who is started so passes that on to all it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A busy or slow machine is no fault of what is tested.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 FOLDERS = ("integration", "web", "service", "docs", "unit")
 

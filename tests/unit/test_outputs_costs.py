@@ -1,7 +1,9 @@
 """How long a message within the limits holds up the event loop, and how long the end of its run: of any kind."""
 
+import functools
 import gc
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,8 +20,8 @@ from interpreter.messages import DROPPED_AT, DROPPED_BYTES, Message, divided
 from interpreter.models import JSON
 from interpreter.outputs import Bundle, Displays, OutputFolder, clean_text, prepared, strip_ansi
 
-LONGEST = 0.05
-"""Seconds of the processor for which one session may hold up the others."""
+LONGEST = 8
+"""So many times the yardstick's time one session may hold up the others: some 70 to 150 ms of the processor."""
 
 LIMITS = limits(max_display_bytes=10 * 1024**2)  # the settings' defaults
 STREAM = 4 * 1024**2  # what a gateway of ours lets through of a stream in one message
@@ -118,6 +120,18 @@ def longest_step(parts: list[Message]) -> float:
     return longest
 
 
+@functools.cache
+def longest_seconds() -> float:
+    """`LONGEST` on this machine, which may be a slow one."""
+    times = []
+    for _ in range(5):
+        start = time.thread_time()
+        re.sub("a", "b", "a" * 100_000)
+        sum(number % 7 for number in range(200_000))
+        times.append(time.thread_time() - start)
+    return LONGEST * min(times)
+
+
 @pytest.fixture(autouse=True)
 def no_search_for_cycles() -> Iterator[None]:
     """Its time depends on all else that the tests have made."""
@@ -129,7 +143,9 @@ def no_search_for_cycles() -> Iterator[None]:
 @pytest.mark.parametrize("kind", COSTLY)
 def test_no_message_and_no_end_of_a_run_holds_up_the_others(kind: str) -> None:
     parts = list(taken(COSTLY[kind]()))
-    assert min(longest_step(parts) for _ in range(3)) < LONGEST  # the machine may have other things to do
+    assert (
+        min(longest_step(parts) for _ in range(3)) < longest_seconds()
+    )  # the machine may have other things to do
 
 
 @pytest.mark.parametrize(
@@ -151,7 +167,7 @@ def test_json_is_measured_and_written_in_pieces_that_hold_up_nobody(
     monkeypatch.setattr(json, "dumps", timed)
     folded = Kit(limits=LIMITS).feed(*taken(sent)).folded
     jsontext.dump(list(folded.outputs), separators=(",", ":"))
-    assert 0 < longest < 2 * LONGEST  # 500 integers of thousands of digits take most of the time
+    assert 0 < longest < 2 * longest_seconds()  # 500 integers of thousands of digits take most of the time
 
 
 def test_what_a_later_run_shows_in_many_displays_is_measured_once() -> None:
@@ -168,7 +184,7 @@ def test_what_a_later_run_shows_in_many_displays_is_measured_once() -> None:
     new = prepared(update({"application/json": NAMES, "text/html": "é" * 1_000_000}, "d"))
     start = time.thread_time()
     folder.feed(new)
-    assert time.thread_time() - start < LONGEST
+    assert time.thread_time() - start < longest_seconds()
     assert all(kit.outputs[0]["data"]["application/json"] == NAMES for kit in earlier.values())
 
 
