@@ -21,7 +21,7 @@ from interpreter.gateway_extension.sandbox import holdings, tracing
 from interpreter.gateway_extension.sandbox.held import look_at
 from interpreter.gateway_extension.sandbox.hidden import bytes_of_files
 from interpreter.gateway_extension.sandbox.holdings import Holdings
-from interpreter.gateway_extension.sandbox.processes import read
+from interpreter.gateway_extension.sandbox.processes import memory_sizes, read
 
 USER = 65534
 PAGE, MIB = mmap.PAGESIZE, 1024**2
@@ -330,6 +330,25 @@ def test_who_did_something_meanwhile_makes_a_look_unsure() -> None:
                 pool.submit(stop).result()
 
     as_ordinary_user(look)
+
+
+def test_who_may_not_be_looked_into_counts_by_what_all_are_told() -> None:
+    """A program that may be run and not read makes such processes."""
+
+    def look() -> tuple[int, bool]:
+        def hold() -> int:
+            start = int(libc.mmap(None, 8 * PART, READ | WRITE, PRIVATE | ANONYMOUS, -1, 0))
+            libc.memset(start, 1, 8 * PART)
+            return int(libc.prctl(4, 0, 0, 0, 0))  # PR_SET_DUMPABLE
+
+        with child(hold) as (pid, told):
+            pickle.load(told)
+            *_, size = memory_sizes([pid], os.getpid(), 60.0, unnamed=0)
+            return size, look_at(pid, lambda _: None).closed
+
+    size, is_closed = as_ordinary_user(look)
+    assert size >= 8 * PART
+    assert is_closed
 
 
 def anonymous(pids: list[int]) -> int:
